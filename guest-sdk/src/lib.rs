@@ -1,0 +1,1 @@
+//! The guest SDK.

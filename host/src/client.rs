@@ -1,0 +1,6 @@
+//! Typed clients to other tasks.
+
+pub mod attend;
+pub mod channel;
+pub mod probe;
+pub mod variables;

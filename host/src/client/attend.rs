@@ -1,0 +1,1 @@
+//! Attends the leader over gRPC.

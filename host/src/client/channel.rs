@@ -1,0 +1,1 @@
+//! Channels to tasks: connect with deadline, sessions, request headers, retry.

@@ -1,0 +1,1 @@
+//! Dials a task once, to see whether it lives.

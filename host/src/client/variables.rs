@@ -1,0 +1,1 @@
+//! Another task's variables over gRPC.

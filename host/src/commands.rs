@@ -1,0 +1,6 @@
+//! The subcommands, one file each.
+
+pub mod launch;
+pub mod new;
+pub mod plan;
+pub mod run;

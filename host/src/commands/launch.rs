@@ -1,0 +1,1 @@
+//! `dchost launch`: a whole cluster on this machine, one process for each task.

@@ -1,0 +1,1 @@
+//! `dchost plan`: prints what would run, without running it.

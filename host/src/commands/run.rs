@@ -1,0 +1,1 @@
+//! `dchost --module FILE`: runs this process's task.

@@ -1,0 +1,8 @@
+//! Resolve, plan, run: from flags, environment and files to effects.
+
+pub mod local;
+pub mod member;
+pub mod placement;
+pub mod plan;
+pub mod resolve;
+pub mod run;

@@ -1,0 +1,1 @@
+//! Adapters of domain state in this process to handles.

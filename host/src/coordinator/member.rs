@@ -1,0 +1,1 @@
+//! A task's half of the attend stream: registering, reconnecting, barriers, the job's end.

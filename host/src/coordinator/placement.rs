@@ -1,0 +1,1 @@
+//! Places variables on tasks, and asks many tasks in parallel.

@@ -1,0 +1,1 @@
+//! Which server, which runs with which context, join or return: a pure function.

@@ -1,0 +1,1 @@
+//! Validates what config read: one value, or every fault in one report.

@@ -1,0 +1,1 @@
+//! Runs a plan: wires the parts and owns shutdown.

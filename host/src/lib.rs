@@ -1,0 +1,39 @@
+//! dchost runs a cluster job whose logic, `worker_fn`, is a sandboxed WebAssembly component.
+//!
+//! The tree is the architecture; who may know whom stands in ARCHITECTURE.md and is checked by tests.
+//!
+//! ```text
+//! main -> commands -> cli, config -> coordinator -> server, client, runtime -> handles, wire -> domain
+//! ```
+//!
+//! | module | what it is |
+//! | --- | --- |
+//! | [`cli`], [`config`] | the command line; flags, environment and files read into one value |
+//! | [`commands`] | one file for each subcommand |
+//! | [`coordinator`] | resolve, plan and run: which task runs what, and the effects |
+//! | [`server`] | the standard server: one file for each gRPC service |
+//! | [`client`] | typed clients to other tasks |
+//! | [`runtime`] | wasmtime: engine, bindings, limits, one file for each imported WIT interface |
+//! | [`wire`] | protobuf, and conversions to and from domain values |
+//! | [`handles`] | the traits by which the parts meet |
+//! | the rest | the domain: values, rules and state machines, without sockets, wasm or protobuf |
+
+pub mod attend;
+pub mod barrier;
+pub mod cli;
+pub mod client;
+pub mod cluster;
+pub mod commands;
+pub mod config;
+pub mod context;
+pub mod coordinator;
+pub mod error;
+pub mod exit;
+pub mod handles;
+pub mod ids;
+pub mod lifetime;
+pub mod runtime;
+pub mod server;
+pub mod tensor;
+pub mod variables;
+pub mod wire;

@@ -1,0 +1,1 @@
+//! The Cluster service: attend, session, status, drain.

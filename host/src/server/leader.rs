@@ -1,0 +1,1 @@
+//! The leader's service: drives rows and barriers for tasks that attend, over gRPC or in this process.

@@ -1,0 +1,1 @@
+//! Sessions: a run's lease on this server.

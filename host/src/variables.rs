@@ -1,0 +1,1 @@
+//! The variables that one task holds: containers, values, versions, writes applied once.

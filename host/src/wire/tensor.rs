@@ -1,0 +1,1 @@
+//! Tensor headers, variable references and chunks.

@@ -1,0 +1,1 @@
+//! Integration tests of the library: one binary, a module for each subject.

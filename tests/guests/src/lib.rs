@@ -1,0 +1,1 @@
+//! Small components that tests run.

@@ -1,0 +1,1 @@
+//! Scenarios with real processes.
