@@ -1,5 +1,6 @@
 //! Resolve, plan, run: from flags, environment and files to effects.
 
+pub mod console;
 pub mod local;
 pub mod member;
 pub mod placement;
