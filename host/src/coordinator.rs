@@ -7,3 +7,4 @@ pub mod placement;
 pub mod plan;
 pub mod resolve;
 pub mod run;
+pub mod summary;
