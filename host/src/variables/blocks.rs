@@ -87,6 +87,11 @@ impl Blocks {
         self.blocks.iter().cloned().map(Bytes::from_owner)
     }
 
+    /// As [`slices`](Self::slices), giving each block up as it is taken.
+    pub fn into_slices(self) -> impl Iterator<Item = Bytes> + Send {
+        self.blocks.into_iter().map(Bytes::from_owner)
+    }
+
     /// The whole value in one piece; copies unless it is a single block.
     pub fn contiguous(&self) -> Bytes {
         match self.blocks.as_slice() {

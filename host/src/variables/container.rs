@@ -6,6 +6,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::tensor::{TensorType, check_data};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::time::Duration;
 use tokio::sync::watch;
 
 /// Greatest length of a variable's name, in bytes: long enough for nested scopes, short enough to list in errors.
@@ -277,6 +278,20 @@ impl Container {
             if changed.changed().await.is_err() {
                 return Err(Error::new(ErrorCode::Internal, "container went away while it was waited for"));
             }
+        }
+    }
+
+    /// Names of those that have no value, once there are none or `wait` has passed.
+    ///
+    /// # Errors
+    /// Those of [`uninitialized`](Self::uninitialized), as soon as one holds.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    pub async fn uninitialized_after(&self, variables: &[VariableRef], wait: Duration) -> Result<Vec<String>> {
+        match tokio::time::timeout(wait, self.wait_initialized(variables)).await {
+            Ok(result) => result.map(|()| Vec::new()),
+            Err(_) => self.uninitialized(variables),
         }
     }
 

@@ -53,6 +53,11 @@ impl Staging {
         self.gauge.add(data.len() as u64);
     }
 
+    /// Bytes that were staged.
+    pub fn bytes(&self) -> u64 {
+        self.staged
+    }
+
     /// Hands the values over, in order; they count as staged until `self` is dropped, after they were applied.
     pub fn take(&mut self) -> Vec<Blocks> {
         self.items.iter_mut().map(|item| std::mem::take(&mut item.blocks)).collect()
