@@ -7,7 +7,7 @@ use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, Caller, Incarnation};
 use crate::server::session::Sessions;
-use crate::wire::header::{Header, missing};
+use crate::wire::header::{Header, SESSION, missing};
 use crate::wire::v1;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -333,9 +333,6 @@ impl Guard {
         self.inner.attempts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
-
-/// The name in the error of a data call that comes without a session: its caller opens one and tries again.
-pub const SESSION: &str = "session";
 
 fn no_session(task: Task, caller: &Caller) -> Error {
     Error::new(

@@ -11,6 +11,9 @@ use crate::wire::v1;
 /// The protocol that this build speaks; a server refuses any other, naming both.
 pub const PROTOCOL: u32 = 1;
 
+/// The name in the error of a data call that comes without a session: its caller opens one and tries again.
+pub const SESSION: &str = "session";
+
 /// What stands in every request, checked for form. Whether it is acceptable is the guard's business.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
