@@ -331,7 +331,7 @@ impl variables_server::Variables for VariablesService {
         let variables = variables(request.variable)?;
         let container = self.open(&admitted.caller)?;
         let wait = Duration::from_millis(request.wait_ms).min(LONG_POLL_MAX);
-        let name = admitted.run(container.uninitialized_after(&variables, wait)).await?;
+        let name = admitted.run(container.uninitialized_after(&variables, tokio::time::sleep(wait))).await?;
         Ok(Response::new(v1::UninitializedResponse { header: response_header(self.guard.incarnation()), name }))
     }
 

@@ -6,7 +6,6 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::tensor::{TensorType, check_data};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
-use std::time::Duration;
 use tokio::sync::watch;
 
 /// Greatest length of a variable's name, in bytes: long enough for nested scopes, short enough to list in errors.
@@ -281,17 +280,22 @@ impl Container {
         }
     }
 
-    /// Names of those that have no value, once there are none or `wait` has passed.
+    /// Names of those that have no value, once there are none or `timeout` completes.
     ///
     /// # Errors
     /// Those of [`uninitialized`](Self::uninitialized), as soon as one holds.
     ///
     /// # Cancel safety
     /// Dropping it has no effect.
-    pub async fn uninitialized_after(&self, variables: &[VariableRef], wait: Duration) -> Result<Vec<String>> {
-        match tokio::time::timeout(wait, self.wait_initialized(variables)).await {
-            Ok(result) => result.map(|()| Vec::new()),
-            Err(_) => self.uninitialized(variables),
+    pub async fn uninitialized_after(
+        &self,
+        variables: &[VariableRef],
+        timeout: impl Future<Output = ()>,
+    ) -> Result<Vec<String>> {
+        tokio::select! {
+            biased;
+            result = self.wait_initialized(variables) => result.map(|()| Vec::new()),
+            () = timeout => self.uninitialized(variables),
         }
     }
 
