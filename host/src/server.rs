@@ -8,7 +8,7 @@ use crate::wire::transport::{
     MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES,
 };
 use crate::wire::v1;
-use cluster::{ClusterService, Leader, ListVariables};
+use cluster::{ClusterService, LeaderPart, ListVariables};
 use guard::{Authorize, Guard};
 use session::Sessions;
 use std::net::SocketAddr;
@@ -50,7 +50,7 @@ pub struct ServerOptions {
     /// This task's view of the cluster.
     pub cluster: ClusterSpec,
     /// The leader's half, where this server is the leader.
-    pub leader: Option<Leader>,
+    pub leader: Option<LeaderPart>,
     /// Lists the variables that the server holds, for status.
     pub list_variables: Option<ListVariables>,
     /// How long a session whose stream broke waits for another one.

@@ -3,7 +3,7 @@
 use crate::attend::{AttendError, LeaderEvent, TaskState};
 use crate::cluster::{ClusterSpec, Task};
 use crate::error::{Error, ErrorCode};
-use crate::handles::{Attend, AttendChannel};
+use crate::handles::{Attend, AttendChannel, BoxFuture};
 use crate::ids::{Attempt, Incarnation};
 use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
@@ -90,11 +90,11 @@ pub struct VariableRow {
 
 /// The leader's half on this server.
 #[derive(Clone)]
-pub struct Leader {
+pub struct LeaderPart {
     /// Takes registrations.
     pub attend: Arc<dyn Attend>,
-    /// What it knows, for status.
-    pub report: Arc<dyn Fn() -> LeaderReport + Send + Sync>,
+    /// Asks what it knows, for status; none once it has left.
+    pub report: Arc<dyn Fn() -> BoxFuture<'static, Option<LeaderReport>> + Send + Sync>,
 }
 
 /// Lists the variables that this server holds, for status.
@@ -105,7 +105,7 @@ pub type ListVariables = Arc<dyn Fn() -> Vec<VariableRow> + Send + Sync>;
 pub struct ClusterService {
     guard: Guard,
     cluster: Arc<ClusterSpec>,
-    leader: Option<Leader>,
+    leader: Option<LeaderPart>,
     variables: Option<ListVariables>,
     stopping: CancellationToken,
 }
@@ -115,7 +115,7 @@ impl ClusterService {
     pub fn new(
         guard: Guard,
         cluster: ClusterSpec,
-        leader: Option<Leader>,
+        leader: Option<LeaderPart>,
         variables: Option<ListVariables>,
         stopping: CancellationToken,
     ) -> Self {
@@ -206,8 +206,9 @@ impl cluster_server::Cluster for ClusterService {
         if brief {
             return Ok(Response::new(response));
         }
-        if let Some(leader) = &self.leader {
-            let report = (leader.report)();
+        if let Some(leader) = &self.leader
+            && let Some(report) = (leader.report)().await
+        {
             response.attempt = Some(report.attempt.into());
             response.task = report.tasks.into_iter().map(|row| self.task_status(row)).collect();
             response.barrier = report.barriers.into_iter().map(|row| barrier_status(&container, row)).collect();
