@@ -23,9 +23,6 @@ const NAMES_BYTES_MAX: usize = 8 << 10;
 /// Most tasks in one detail, for the same reason.
 const TASKS_MAX: usize = 1024;
 
-/// The trailers' limit at both ends, in bytes: the limits above with base64 and percent encoding, and room.
-pub const HEADER_LIST_BYTES_MAX: u32 = 64 << 10;
-
 /// `google.rpc.Status`, as the `grpc-status-details-bin` convention wants it.
 #[derive(Clone, PartialEq, prost::Message)]
 struct RpcStatus {
@@ -154,6 +151,7 @@ pub fn from_status(status: &Status) -> Error {
 mod tests {
     use super::*;
     use crate::cluster::TaskType;
+    use crate::wire::transport::HEADER_LIST_BYTES_MAX;
 
     /// Every code; the match makes the compiler ask for new ones.
     fn all_codes() -> Vec<ErrorCode> {

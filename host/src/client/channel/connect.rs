@@ -1,7 +1,11 @@
 //! Endpoints, and what a failed connection means.
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::wire::status::{HEADER_LIST_BYTES_MAX, answer};
+use crate::wire::status::answer;
+use crate::wire::transport::{
+    CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, HEADER_LIST_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
+    STREAM_WINDOW_BYTES,
+};
 use std::error::Error as _;
 use std::io;
 use std::time::Duration;
@@ -10,21 +14,6 @@ use tonic::{Code, Status};
 
 /// How long one try to connect may take, over all addresses that the name resolves to.
 pub const CONNECT_TRY_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// HTTP/2 pings: a peer that vanished without closing is noticed after interval plus timeout.
-pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
-
-/// How long a ping may stay unanswered.
-pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Flow-control window of one stream, in bytes: a tensor chunk of 1 MiB must never wait for a window update.
-pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
-
-/// Flow-control window of one connection, in bytes.
-pub const CONNECTION_WINDOW_BYTES: u32 = 32 << 20;
-
-/// Largest HTTP/2 frame, in bytes. The default of 16 KiB costs 20 to 80 % of the throughput of large tensors.
-pub const FRAME_BYTES_MAX: u32 = 1 << 20;
 
 /// The endpoint of a listed address, with the settings that all connections share. Resolves the name at each connect
 /// and tries every address that it has.
