@@ -1,8 +1,8 @@
 //! Updates of variables, and what they may be given as values.
 
-use crate::raw::{InitializeMode, RawChange, RawValue, TensorView, UpdateKind};
+use crate::raw::{InitializeMode, RawChange, RawValue, UpdateKind};
 use crate::variable::Core;
-use crate::{DType, Element, Error, Result, Tensor, Value, Variable, imp};
+use crate::{Element, Error, Result, Tensor, Value, Variable, imp};
 use std::borrow::Cow;
 
 /// What may stand for a variable's value: all its elements as a slice, vector, array, [`Value`] or [`Tensor`] (used in
@@ -67,7 +67,6 @@ scalar_operand!(f32, f64, i32, i64, u8);
 pub struct Change<'a> {
     core: &'a Core,
     kind: UpdateKind,
-    dtype: DType,
     data: Result<Cow<'a, [u8]>>,
     base: Option<u64>,
 }
@@ -76,7 +75,7 @@ impl<'a> Change<'a> {
     fn new<T: Element>(variable: &'a Variable<T>, kind: UpdateKind, value: impl Operand<'a, T>) -> Self {
         let core = &*variable.core;
         let data = value.operand(&core.name, &core.shape, core.len);
-        Change { core, kind, dtype: T::DTYPE, data, base: None }
+        Change { core, kind, data, base: None }
     }
 
     /// Replaces the value.
@@ -113,8 +112,7 @@ impl<'a> Change<'a> {
     /// The change as the implementations take it, or the error of its value.
     fn raw(&self) -> Result<RawChange<'_>> {
         let data = self.data.as_deref().map_err(Clone::clone)?;
-        let value = TensorView { dtype: self.dtype, shape: &self.core.shape, data };
-        Ok(RawChange { variable: &self.core.imp, kind: self.kind, value, base: self.base })
+        Ok(RawChange { variable: &self.core.imp, kind: self.kind, data, base: self.base })
     }
 }
 
@@ -129,7 +127,7 @@ impl imp::Context {
                 )));
             }
             let raw = change.raw()?;
-            values.push((raw.variable, raw.value));
+            values.push((raw.variable, raw.data));
         }
         self.initialize(&values, mode)
     }

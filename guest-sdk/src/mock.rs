@@ -10,8 +10,10 @@ pub use run::{Failure, Run, TaskRun};
 pub use state::{LogLine, Scalar};
 
 mod run;
+#[cfg(test)]
+mod tests;
 
-use crate::raw::{InitializeMode, Placement, RawChange, RawValue, TensorView};
+use crate::raw::{InitializeMode, Placement, RawChange, RawValue};
 use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task};
 use state::Shared;
 use std::sync::Arc;
@@ -129,7 +131,7 @@ impl Context {
         Ok(Variable { key: Key { task, name: name.to_owned() }, dtype, shape: shape.to_vec() })
     }
 
-    pub(crate) fn initialize(&self, values: &[(&Variable, TensorView<'_>)], mode: InitializeMode) -> Result<()> {
+    pub(crate) fn initialize(&self, values: &[(&Variable, &[u8])], mode: InitializeMode) -> Result<()> {
         self.check_writable(values.iter().map(|(variable, _)| *variable))?;
         let mut state = self.shared.ready(self.run)?;
         state.store.initialize(values, mode)?;

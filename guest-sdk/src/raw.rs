@@ -1,6 +1,6 @@
 //! What the typed face and its two implementations (`wasm`, `mock`) exchange.
 
-use crate::{DType, Task, Tensor, imp};
+use crate::{Task, Tensor, imp};
 
 /// Where a variable lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,20 +26,13 @@ pub(crate) enum UpdateKind {
     Max,
 }
 
-/// A tensor whose bytes are borrowed.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct TensorView<'a> {
-    pub(crate) dtype: DType,
-    pub(crate) shape: &'a [usize],
-    pub(crate) data: &'a [u8],
-}
-
 /// One update of one variable.
 #[derive(Clone, Copy)]
 pub(crate) struct RawChange<'a> {
     pub(crate) variable: &'a imp::Variable,
     pub(crate) kind: UpdateKind,
-    pub(crate) value: TensorView<'a>,
+    /// All elements, little-endian; the type is the variable's.
+    pub(crate) data: &'a [u8],
     pub(crate) base: Option<u64>,
 }
 

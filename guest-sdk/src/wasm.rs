@@ -1,6 +1,6 @@
 //! The host's side of every call: the WIT package `dchost:worker`.
 
-use crate::raw::{InitializeMode, Placement, RawChange, RawValue, TensorView, UpdateKind};
+use crate::raw::{InitializeMode, Placement, RawChange, RawValue, UpdateKind};
 use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task, Tensor};
 use bindings::dchost::worker::{log, pending, summary, types, variables, worker_context};
 use std::cell::OnceCell;
@@ -20,7 +20,6 @@ pub mod bindings {
         export_macro_name: "__export_worker",
         default_bindings_module: "dchost_guest::__bindings",
     });
-    pub use __export_worker;
 }
 
 /// The only run of this component instance.
@@ -126,7 +125,7 @@ impl Context {
         Ok(Variable { handle, dtype, shape })
     }
 
-    pub(crate) fn initialize(&self, values: &[(&Variable, TensorView<'_>)], mode: InitializeMode) -> Result<()> {
+    pub(crate) fn initialize(&self, values: &[(&Variable, &[u8])], mode: InitializeMode) -> Result<()> {
         let values: Vec<_> =
             values.iter().map(|&(variable, value)| (&variable.handle, tensor_param(variable, value))).collect();
         let mode = match mode {
@@ -194,8 +193,8 @@ fn handles<'a>(variables: &[&'a Variable]) -> Vec<&'a variables::Variable> {
     variables.iter().map(|variable| &variable.handle).collect()
 }
 
-fn tensor_param<'a>(variable: &'a Variable, value: TensorView<'a>) -> types::TensorParam<'a> {
-    types::TensorParam { dtype: variable.dtype, shape: &variable.shape, data: value.data }
+fn tensor_param<'a>(variable: &'a Variable, data: &'a [u8]) -> types::TensorParam<'a> {
+    types::TensorParam { dtype: variable.dtype, shape: &variable.shape, data }
 }
 
 fn change_params<'a>(changes: &[RawChange<'a>]) -> Vec<variables::Change<'a>> {
@@ -208,7 +207,7 @@ fn change_params<'a>(changes: &[RawChange<'a>]) -> Vec<variables::Change<'a>> {
             UpdateKind::Min => variables::UpdateKind::Min,
             UpdateKind::Max => variables::UpdateKind::Max,
         },
-        value: tensor_param(change.variable, change.value),
+        value: tensor_param(change.variable, change.data),
         base: change.base,
     };
     changes.iter().map(param).collect()

@@ -1,7 +1,7 @@
 //! The variables of a mock cluster.
 
 use super::Variable;
-use crate::raw::{InitializeMode, RawChange, RawValue, TensorView, UpdateKind};
+use crate::raw::{InitializeMode, RawChange, RawValue, UpdateKind};
 use crate::{DType, Element, Error, ErrorCode, Result, Task, Tensor};
 use std::collections::BTreeMap;
 
@@ -51,7 +51,7 @@ impl Store {
         found.map(|(_, stored)| stored.value().tensor)
     }
 
-    pub(super) fn initialize(&mut self, values: &[(&Variable, TensorView<'_>)], mode: InitializeMode) -> Result<()> {
+    pub(super) fn initialize(&mut self, values: &[(&Variable, &[u8])], mode: InitializeMode) -> Result<()> {
         for (variable, _) in values {
             self.get(variable)?;
         }
@@ -59,11 +59,11 @@ impl Store {
             match self.0.get_mut(&variable.key) {
                 Some(_) if mode == InitializeMode::IfAbsent => {}
                 Some(stored) => {
-                    stored.data.copy_from_slice(value.data);
+                    stored.data.copy_from_slice(value);
                     stored.version += 1;
                 }
                 None => {
-                    let (dtype, shape, data) = (value.dtype, value.shape.to_vec(), value.data.to_vec());
+                    let (dtype, shape, data) = (variable.dtype, variable.shape.clone(), value.to_vec());
                     self.0.insert(variable.key.clone(), Stored { dtype, shape, data, version: 1 });
                 }
             }
@@ -100,11 +100,11 @@ impl Store {
         let apply = |change: &RawChange<'_>| {
             let stored = self.0.get_mut(&change.variable.key).expect("checked above");
             match stored.dtype {
-                DType::F32 => apply::<f32>(change.kind, &mut stored.data, change.value.data),
-                DType::F64 => apply::<f64>(change.kind, &mut stored.data, change.value.data),
-                DType::S32 => apply::<i32>(change.kind, &mut stored.data, change.value.data),
-                DType::S64 => apply::<i64>(change.kind, &mut stored.data, change.value.data),
-                DType::U8 => apply::<u8>(change.kind, &mut stored.data, change.value.data),
+                DType::F32 => apply::<f32>(change.kind, &mut stored.data, change.data),
+                DType::F64 => apply::<f64>(change.kind, &mut stored.data, change.data),
+                DType::S32 => apply::<i32>(change.kind, &mut stored.data, change.data),
+                DType::S64 => apply::<i64>(change.kind, &mut stored.data, change.data),
+                DType::U8 => apply::<u8>(change.kind, &mut stored.data, change.data),
             }
             stored.version += 1;
             stored.written(want_values)
