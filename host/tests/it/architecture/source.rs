@@ -61,18 +61,17 @@ fn is_test_file(path: &str) -> bool {
 }
 
 fn walk(folder: &Path, prefix: &str, files: &mut Vec<(String, String)>) {
-    let mut entries: Vec<_> = fs::read_dir(folder).unwrap().map(Result::unwrap).collect();
-    entries.sort_by_key(|entry| entry.file_name());
-    for entry in entries {
-        let name = entry.file_name().into_string().unwrap();
-        let kind = entry.file_type().unwrap();
-        if kind.is_dir() {
+    let entries = fs::read_dir(folder).expect("the checkout can be read");
+    let mut entries: Vec<_> = entries.map(|entry| entry.expect("the checkout can be read").path()).collect();
+    entries.sort();
+    for path in entries {
+        let name = path.file_name().and_then(|name| name.to_str()).expect("names of the repository are UTF-8");
+        if path.is_dir() {
             if name != "target" && name != ".git" {
-                walk(&entry.path(), &format!("{prefix}{name}/"), files);
+                walk(&path, &format!("{prefix}{name}/"), files);
             }
-        } else if kind.is_file()
-            && name != ".git"
-            && let Ok(text) = String::from_utf8(fs::read(entry.path()).unwrap())
+        } else if name != ".git"
+            && let Ok(text) = fs::read_to_string(&path)
         {
             files.push((format!("{prefix}{name}"), text));
         }
@@ -168,15 +167,15 @@ fn without_tests(code: &str) -> String {
     for (byte, _) in starts.collect::<Vec<_>>() {
         let start = text[..byte].chars().count();
         let mut depth = 0;
-        for index in start..out.len() {
-            match out[index] {
+        for char in out.iter_mut().skip(start) {
+            match char {
                 '{' => depth += 1,
                 '}' => depth -= 1,
                 _ => {}
             }
-            let ends = (out[index] == '}' || out[index] == ';') && depth == 0;
-            if out[index] != '\n' {
-                out[index] = ' ';
+            let ends = matches!(char, '}' | ';') && depth == 0;
+            if *char != '\n' {
+                *char = ' ';
             }
             if ends {
                 break;
