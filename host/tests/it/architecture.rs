@@ -259,7 +259,9 @@ fn every_file_says_what_it_is() {
         let first = source.text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
         first.starts_with("//!") || first.starts_with("#![doc = include_str!")
     };
-    let findings = sources("").iter().filter(|source| !starts(source)).map(|source| source.path.clone()).collect();
+    // The name of a file `tests.rs` says it all.
+    let sources = sources("").into_iter().filter(|source| !source.path.ends_with("/tests.rs"));
+    let findings = sources.filter(|source| !starts(source)).map(|source| source.path).collect();
     none("a file starts with its module documentation", findings);
 }
 
