@@ -26,6 +26,7 @@ pub struct ClusterBuilder {
     guest_args: Vec<String>,
     task_flags: Vec<(String, Vec<String>)>,
     task_guests: Vec<(String, String)>,
+    task_guest_args: Vec<(String, Vec<String>)>,
     without_module: Vec<String>,
     absent: Vec<String>,
     held: Vec<String>,
@@ -95,6 +96,12 @@ impl ClusterBuilder {
     /// Adds arguments of every guest.
     pub fn guest_args<const N: usize>(mut self, args: [&str; N]) -> Self {
         self.guest_args.extend(args.map(str::to_owned));
+        self
+    }
+
+    /// Gives one task's guest its own arguments in place of everyone's.
+    pub fn task_guest_args<const N: usize>(mut self, task: &str, args: [&str; N]) -> Self {
+        self.task_guest_args.push((task.to_owned(), args.map(str::to_owned).into()));
         self
     }
 
@@ -217,7 +224,8 @@ impl Cluster {
         if !flags.iter().any(|flag| *flag == "--connect-timeout") {
             run = run.args(["--connect-timeout", "60s"]);
         }
-        run = run.args(flags).guest_args(&builder.guest_args);
+        let own_args = builder.task_guest_args.iter().find(|(of, _)| of == task).map(|(_, args)| args);
+        run = run.args(flags).guest_args(own_args.unwrap_or(&builder.guest_args));
         Ok(match self.listeners.remove(task) {
             Some(listener) => run.listener(listener),
             None => run,

@@ -21,7 +21,7 @@ pub(crate) use screen::testing;
 use crate::cluster::Task;
 use crate::handles::{Console, Level, Origin};
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// How lines look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,9 +73,15 @@ struct Shared {
 impl ProcessConsole {
     /// Makes the console of this process over its standard output and error.
     ///
-    /// Progress is a bar where standard error is a terminal, an event in a launched child, else a line every few seconds.
+    /// Progress is an event in a launched child, a bar where standard error is a terminal and lines are text, else a
+    /// line every few seconds.
     pub fn new(options: ConsoleOptions) -> Self {
-        let mode = if options.launched { ProgressMode::Events } else { ProgressMode::of_stderr() };
+        let mode = match (options.launched, options.format) {
+            (true, _) => ProgressMode::Events,
+            // A bar among objects would be no JSON.
+            (false, LineFormat::Json) => ProgressMode::Lines,
+            (false, LineFormat::Text) => ProgressMode::of_stderr(),
+        };
         ProcessConsole::on(Screen::of_process(mode), options)
     }
 
@@ -162,6 +168,56 @@ impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for LogWriter {
 
     fn make_writer(&'a self) -> LogWriter {
         self.clone()
+    }
+}
+
+/// Where dchost's own log goes: straight to standard error until a console is attached, then through the console.
+///
+/// Logging starts before anybody knows which task this process is. Cheap to clone; all clones are attached at once.
+#[derive(Clone, Default)]
+pub struct LogOutput {
+    console: Arc<OnceLock<ProcessConsole>>,
+}
+
+impl LogOutput {
+    /// Sends the log through `console` from now on. A second call has no effect: a process has one console.
+    pub fn attach(&self, console: &ProcessConsole) {
+        self.console.get_or_init(|| console.clone());
+    }
+}
+
+/// Writes one log line; made by [`LogOutput`].
+pub enum LogOutputWriter {
+    /// No console is attached yet.
+    Stderr(io::Stderr),
+    /// Through the console.
+    Console(LogWriter),
+}
+
+impl io::Write for LogOutputWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            LogOutputWriter::Stderr(stderr) => stderr.write(bytes),
+            LogOutputWriter::Console(console) => console.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            LogOutputWriter::Stderr(stderr) => stderr.flush(),
+            LogOutputWriter::Console(console) => console.flush(),
+        }
+    }
+}
+
+impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for LogOutput {
+    type Writer = LogOutputWriter;
+
+    fn make_writer(&'a self) -> LogOutputWriter {
+        match self.console.get() {
+            None => LogOutputWriter::Stderr(io::stderr()),
+            Some(console) => LogOutputWriter::Console(console.log_writer()),
+        }
     }
 }
 
@@ -293,6 +349,20 @@ mod tests {
                 worker:0 | progress 20/20 the last is always shown
             "#]],
         );
+    }
+
+    #[test]
+    fn a_log_goes_through_the_console_once_it_is_attached() {
+        use tracing_subscriber::fmt::MakeWriter;
+        let Captured { screen, err, .. } = captured(ProgressMode::Lines);
+        let output = LogOutput::default();
+        let early = output.clone();
+        assert!(matches!(early.make_writer(), LogOutputWriter::Stderr(_)));
+        let console = ProcessConsole::on(screen, worker(LineFormat::Text, false));
+        output.attach(&console);
+        early.make_writer().write_all(b" INFO dchost: up\n").expect("log writers never fail");
+        assert!(console.flush(Duration::from_secs(60)));
+        assert_eq!(err.text(), "worker:0 |  INFO dchost: up\n");
     }
 
     /// Aim: a guest cannot make the launcher believe an event, whatever it prints or logs.

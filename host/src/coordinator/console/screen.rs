@@ -291,16 +291,17 @@ impl Bars {
     }
 
     fn show(&mut self, name: String, progress: &Progress) {
-        let bar = self.bars.entry(name).or_insert_with_key(|name| {
-            let bar = self.multi.add(ProgressBar::no_length());
-            bar.set_prefix(name.clone());
-            bar
-        });
         let known = "{prefix:>12} [{bar:30}] {pos}/{len} {wide_msg}";
         let unknown = "{prefix:>12} {pos} {wide_msg}";
         let template = if progress.total.is_some() { known } else { unknown };
         let style = ProgressStyle::with_template(template).expect("the templates are constants that parse");
-        bar.set_style(style.progress_chars("=> "));
+        let style = style.progress_chars("=> ");
+        let bar = self.bars.entry(name).or_insert_with_key(|name| {
+            // Styled before it is added, because every later change draws it.
+            let bar = ProgressBar::with_draw_target(progress.total, ProgressDrawTarget::hidden());
+            self.multi.add(bar.with_style(style.clone()).with_prefix(name.clone()))
+        });
+        bar.set_style(style);
         match progress.total {
             Some(total) => bar.set_length(total),
             None => bar.unset_length(),
