@@ -211,3 +211,165 @@ impl Fakes {
         }
     }
 }
+
+/// One imported function of a guest in text: how the component imports it and how its core module does.
+pub(crate) struct Import {
+    /// Of the component: interfaces and aliases.
+    pub(crate) component: &'static str,
+    /// The lowered function, `(core func $NAME ...)`.
+    pub(crate) lower: &'static str,
+    /// Its name in the core module's `host`.
+    pub(crate) name: &'static str,
+    /// Its core type.
+    pub(crate) core: &'static str,
+}
+
+/// `barrier(name, timeout)`.
+pub(crate) const BARRIER: Import = Import {
+    component: r#"
+      (import "dchost:worker/worker-context@0.1.0" (instance $context
+        (type $task' (record (field "job" string) (field "index" u32)))
+        (export "task" (type $task (eq $task')))
+        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
+          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
+          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
+        (export "error-code" (type $code (eq $code')))
+        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
+        (export "error" (type $error (eq $error')))
+        (export "barrier" (func (param "name" string) (param "timeout" (option u64)) (result (result (error $error)))))))"#,
+    lower: r#"(core func $barrier (canon lower (func $context "barrier") (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
+    name: "barrier",
+    core: "(param i32 i32 i32 i64 i32)",
+};
+
+/// `log.write(level, message)`.
+pub(crate) const LOG: Import = Import {
+    component: r#"
+      (import "dchost:worker/log@0.1.0" (instance $log
+        (type $level' (enum "trace" "debug" "info" "warn" "error"))
+        (export "level" (type $level (eq $level')))
+        (export "write" (func (param "level" $level) (param "message" string)))))"#,
+    lower: r#"(core func $log (canon lower (func $log "write") (memory (core memory $libc "memory"))))"#,
+    name: "log",
+    core: "(param i32 i32 i32)",
+};
+
+/// WASI's `exit(status)`: 0 for success, 1 for failure.
+pub(crate) const EXIT: Import = Import {
+    component: r#"
+      (import "wasi:cli/exit@0.2.0" (instance $exit (export "exit" (func (param "status" (result))))))"#,
+    lower: r#"(core func $exit (canon lower (func $exit "exit")))"#,
+    name: "exit",
+    core: "(param i32)",
+};
+
+/// WASI's sleep, in nanoseconds: a pollable that the guest blocks on.
+pub(crate) const SUBSCRIBE: Import = Import {
+    component: r#"
+      (import "wasi:io/poll@0.2.0" (instance $poll
+        (export "pollable" (type $pollable (sub resource)))
+        (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
+      (alias export $poll "pollable" (type $pollable))
+      (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+        (alias outer 1 $pollable (type $p))
+        (export "pollable" (type $pollable (eq $p)))
+        (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))"#,
+    lower: r#"(core func $subscribe (canon lower (func $clock "subscribe-duration")))"#,
+    name: "subscribe",
+    core: "(param i64) (result i32)",
+};
+
+/// `block` on what [`SUBSCRIBE`] made; needs it.
+pub(crate) const BLOCK: Import = Import {
+    component: "",
+    lower: r#"(core func $block (canon lower (func $poll "[method]pollable.block")))"#,
+    name: "block",
+    core: "(param i32)",
+};
+
+/// WASI's `get-stdout`, for [`WRITE`].
+pub(crate) const STDOUT: Import = Import {
+    component: r#"
+      (import "wasi:io/error@0.2.0" (instance $io-error (export "error" (type (sub resource)))))
+      (alias export $io-error "error" (type $io-error))
+      (import "wasi:io/streams@0.2.0" (instance $streams
+        (export "output-stream" (type $out (sub resource)))
+        (alias outer 1 $io-error (type $e))
+        (export "error" (type $error (eq $e)))
+        (type $failure' (variant (case "last-operation-failed" (own $error)) (case "closed")))
+        (export "stream-error" (type $failure (eq $failure')))
+        (export "[method]output-stream.blocking-write-and-flush"
+          (func (param "self" (borrow $out)) (param "contents" (list u8)) (result (result (error $failure)))))))
+      (alias export $streams "output-stream" (type $out))
+      (import "wasi:cli/stdout@0.2.0" (instance $stdout
+        (alias outer 1 $out (type $o))
+        (export "output-stream" (type $out (eq $o)))
+        (export "get-stdout" (func (result (own $out))))))"#,
+    lower: r#"(core func $stdout (canon lower (func $stdout "get-stdout")))"#,
+    name: "stdout",
+    core: "(result i32)",
+};
+
+/// `blocking-write-and-flush(stream, bytes)`, with a place for the result; needs [`STDOUT`].
+pub(crate) const WRITE: Import = Import {
+    component: "",
+    lower: r#"(core func $write (canon lower (func $streams "[method]output-stream.blocking-write-and-flush")
+        (memory (core memory $libc "memory"))))"#,
+    name: "write",
+    core: "(param i32 i32 i32 i32)",
+};
+
+/// A component that exports `run`, made of core code: `body` defines `(func (export "run") (result i32) ...)`, which answers
+/// the address of a `result<_, string>`. Address 0 holds `ok`; text may be placed from 1024 to 4095.
+pub(crate) fn guest(imports: &[Import], body: &str) -> Vec<u8> {
+    guest_with_memory(1, imports, body)
+}
+
+/// As [`guest`], of a memory of so many pages.
+pub(crate) fn guest_with_memory(pages: u32, imports: &[Import], body: &str) -> Vec<u8> {
+    let join = |part: &dyn Fn(&Import) -> String| imports.iter().map(part).collect::<Vec<_>>().join("\n");
+    let text = format!(
+        r#"(component
+          {components}
+          (core module $libc
+            (memory (export "memory") {pages})
+            (global $top (mut i32) (i32.const 4096))
+            (func (export "realloc") (param i32 i32 i32 i32) (result i32)
+              (local $at i32)
+              (local.set $at (i32.and (i32.add (global.get $top) (i32.const 15)) (i32.const -16)))
+              (global.set $top (i32.add (local.get $at) (local.get 3)))
+              (local.get $at)))
+          (core instance $libc (instantiate $libc))
+          {lowers}
+          (core module $main
+            (import "libc" "memory" (memory 1))
+            {cores}
+            {body})
+          (core instance $host {exports})
+          (core instance $main (instantiate $main (with "libc" (instance $libc)) (with "host" (instance $host))))
+          (func $run (result (result (error string)))
+            (canon lift (core func $main "run") (memory (core memory $libc "memory"))))
+          (instance $entry (export "run" (func $run)))
+          (export "dchost:worker/entry@0.1.0" (instance $entry)))"#,
+        components = join(&|import| import.component.to_owned()),
+        lowers = join(&|import| import.lower.to_owned()),
+        cores = join(&|import| format!(r#"(import "host" "{0}" (func ${0} {1}))"#, import.name, import.core)),
+        exports = join(&|import| format!(r#"(export "{0}" (func ${0}))"#, import.name)),
+    );
+    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// The body of a guest that waits at the barrier of this name, and returns its error's message as its own.
+pub(crate) fn waits_at(barrier: &str) -> String {
+    format!(
+        r#"(data (i32.const 1024) "{barrier}")
+        (func (export "run") (result i32)
+          (call $barrier (i32.const 1024) (i32.const {length}) (i32.const 0) (i64.const 0) (i32.const 64))
+          (if (i32.eqz (i32.load8_u (i32.const 64))) (then (return (i32.const 0))))
+          (i32.store8 (i32.const 16) (i32.const 1))
+          (i32.store (i32.const 20) (i32.load (i32.const 72)))
+          (i32.store (i32.const 24) (i32.load (i32.const 76)))
+          (i32.const 16))"#,
+        length = barrier.len()
+    )
+}
