@@ -373,3 +373,132 @@ pub(crate) fn waits_at(barrier: &str) -> String {
         length = barrier.len()
     )
 }
+
+/// Types that variables' interfaces share, as each of them repeats them.
+const TENSOR_TYPES: &str = r#"
+        (type $task' (record (field "job" string) (field "index" u32)))
+        (export "task" (type $task (eq $task')))
+        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
+          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
+          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
+        (export "error-code" (type $code (eq $code')))
+        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
+        (export "error" (type $error (eq $error')))
+        (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
+        (export "dtype" (type $dtype (eq $dtype')))
+        (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
+        (export "tensor" (type $tensor (eq $tensor')))
+        (type $value' (record (field "tensor" $tensor) (field "version" u64)))
+        (export "value" (type $value (eq $value')))"#;
+
+/// A guest that may call `variables` and `pending`; `body` defines `(func $main (result i32) ...)`.
+///
+/// `$check` returns from a failed call with the error's message as `run`'s own. Memory: the name `w` at 1024, its shape `[4]`
+/// at 1032, bytes `1 2 3 4` at 1040, one entry of `initialize` at 1056 and one change at 1104, results from 64.
+pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
+    let interfaces = format!(
+        r#"
+      (import "wasi:io/poll@0.2.0" (instance $poll
+        (export "pollable" (type $pollable (sub resource)))
+        (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
+      (alias export $poll "pollable" (type $pollable))
+      (import "dchost:worker/pending@0.1.0" (instance $pending
+        {TENSOR_TYPES}
+        (alias outer 1 $pollable (type $p))
+        (export "pollable" (type $pollable (eq $p)))
+        (export "pending" (type $pending (sub resource)))
+        (export "[method]pending.subscribe" (func (param "self" (borrow $pending)) (result (own $pollable))))
+        (export "[method]pending.get"
+          (func (param "self" (borrow $pending)) (result (result (list $value) (error $error)))))))
+      (alias export $pending "pending" (type $pending-type))
+      (import "dchost:worker/variables@0.1.0" (instance $variables
+        {TENSOR_TYPES}
+        (alias outer 1 $pending-type (type $q))
+        (export "pending" (type $pending (eq $q)))
+        (type $placement' (variant (case "auto") (case "on" $task) (case "sharded")))
+        (export "placement" (type $placement (eq $placement')))
+        (export "variable" (type $variable (sub resource)))
+        (type $mode' (enum "overwrite" "if-absent"))
+        (export "initialize-mode" (type $mode (eq $mode')))
+        (type $consistency' (enum "atomic" "relaxed"))
+        (export "consistency" (type $consistency (eq $consistency')))
+        (type $kind' (enum "assign" "add" "sub" "min" "max"))
+        (export "update-kind" (type $kind (eq $kind')))
+        (type $options' (record (field "min-version" (option u64)) (field "max-age" (option u64))
+          (field "consistency" $consistency)))
+        (export "read-options" (type $options (eq $options')))
+        (type $change' (record (field "target" (borrow $variable)) (field "kind" $kind) (field "value" $tensor)
+          (field "base" (option u64))))
+        (export "change" (type $change (eq $change')))
+        (export "[static]variable.declare" (func (param "name" string) (param "dtype" $dtype)
+          (param "shape" (list u64)) (param "placement" $placement) (result (result (own $variable) (error $error)))))
+        (export "initialize" (func (param "values" (list (tuple (borrow $variable) $tensor))) (param "mode" $mode)
+          (result (result (error $error)))))
+        (export "read" (func (param "vars" (list (borrow $variable))) (param "options" $options)
+          (result (result (list $value) (error $error)))))
+        (export "update" (func (param "changes" (list $change)) (param "want-values" bool)
+          (param "consistency" $consistency) (result (result (list $value) (error $error)))))
+        (export "start-update" (func (param "changes" (list $change)) (param "want-values" bool)
+          (param "consistency" $consistency) (result (result (own $pending) (error $error)))))))"#
+    );
+    let interfaces: &'static str = Box::leak(interfaces.into_boxed_str());
+    macro_rules! lowered {
+        ($name:literal, $interface:literal, $function:literal, $core:literal, $component:expr) => {
+            Import {
+                component: $component,
+                lower: concat!(
+                    "(core func $", $name, " (canon lower (func $", $interface, " \"", $function,
+                    "\") (memory (core memory $libc \"memory\")) (realloc (core func $libc \"realloc\"))))"
+                ),
+                name: $name,
+                core: $core,
+            }
+        };
+    }
+    let imports = [
+        lowered!(
+            "declare", "variables", "[static]variable.declare",
+            "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)", interfaces
+        ),
+        lowered!("initialize", "variables", "initialize", "(param i32 i32 i32 i32)", ""),
+        lowered!("read", "variables", "read", "(param i32 i32 i32 i64 i32 i64 i32 i32)", ""),
+        lowered!("update", "variables", "update", "(param i32 i32 i32 i32 i32)", ""),
+        lowered!("start-update", "variables", "start-update", "(param i32 i32 i32 i32 i32)", ""),
+        lowered!("get", "pending", "[method]pending.get", "(param i32 i32)", ""),
+        lowered!("subscribe", "pending", "[method]pending.subscribe", "(param i32) (result i32)", ""),
+        lowered!("block", "poll", "[method]pollable.block", "(param i32)", ""),
+    ];
+    let body = format!(
+        r#"
+        (data (i32.const 1024) "w") (data (i32.const 1032) "\04") (data (i32.const 1040) "\01\02\03\04")
+        (global $failed (mut i32) (i32.const 0))
+        ;; Remembers the first failed result.
+        (func $check (param $at i32)
+          (if (i32.and (i32.load8_u (local.get $at)) (i32.eqz (global.get $failed)))
+            (then (global.set $failed (local.get $at)))))
+        ;; A tensor of the variable's type at this address: 4 elements of 1 byte.
+        (func $tensor (param $at i32)
+          (i32.store8 (local.get $at) (i32.const {dtype}))
+          (i32.store offset=4 (local.get $at) (i32.const 1032)) (i32.store offset=8 (local.get $at) (i32.const 1))
+          (i32.store offset=12 (local.get $at) (i32.const 1040)) (i32.store offset=16 (local.get $at) (i32.const 4)))
+        ;; Declares `w` with a placement, and fills in the entry and the change (an add) that use it.
+        (func $declared (param $placement i32) (result i32)
+          (call $declare (i32.const 1024) (i32.const 1) (i32.const {dtype}) (i32.const 1032) (i32.const 1)
+            (local.get $placement) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 64))
+          (call $check (i32.const 64))
+          (i32.store (i32.const 1056) (i32.load (i32.const 68))) (call $tensor (i32.const 1060))
+          (i32.store (i32.const 1104) (i32.load (i32.const 68))) (i32.store8 (i32.const 1108) (i32.const 1))
+          (call $tensor (i32.const 1112))
+          (i32.load (i32.const 68)))
+        (func (export "run") (result i32)
+          (local $error i32)
+          (drop (call $main))
+          (if (i32.eqz (global.get $failed)) (then (return (i32.const 0))))
+          (i32.store8 (i32.const 16) (i32.const 1))
+          (i32.store (i32.const 20) (i32.load offset=8 (global.get $failed)))
+          (i32.store (i32.const 24) (i32.load offset=12 (global.get $failed)))
+          (i32.const 16))
+        {body}"#
+    );
+    guest(&imports, &body)
+}

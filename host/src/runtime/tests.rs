@@ -3,6 +3,7 @@
 mod ending;
 mod limits;
 mod loading;
+mod variables;
 
 use super::test_support::{Fakes, Recorder};
 use super::{Engine, EngineOptions, GuestOptions, Limits, LoadError, Module, RunEnd, RunReport, RunWatch};

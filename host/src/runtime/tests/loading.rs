@@ -118,25 +118,40 @@ async fn every_unknown_import_is_listed() {
       (import "wasi:http/types@0.2.0" (instance (export "f" (func))))
       (import "dchost:worker/summary@0.1.0" (instance (export "histogram" (func))))
       (import "root" (func))"#;
-    check(&with_run(imports), expect![[""]]).await;
+    check(&with_run(imports), expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          unknown import  `acme:gpu/ops@1.0.0`: dchost offers dchost:worker and WASI 0.2 only; build without it
+          unknown import  `dchost:worker/cluster@0.1.0`: dchost:worker has no such interface
+          unknown import  `dchost:worker/log@0.3.0`: host offers 0.1.x; rebuild with dchost-guest 0.1, or take another dchost
+          unknown import  `dchost:worker/logg@0.1.0`: dchost:worker has no such interface, did you mean `log`?
+          unknown import  `histogram` of `dchost:worker/summary@0.1.0`: this dchost's interface has no such function; rebuild with dchost-guest 0.1, or take a newer dchost
+          unknown import  `root`: dchost offers nothing at the root of the world
+          unknown import  `wasi:http/types@0.2.0`: not among the WASI interfaces that dchost offers (cli, clocks, filesystem, io, random, sockets); build without it
+          unknown import  `wasi:io/streams@0.2.0-rc-2023-11-05`: host offers WASI 0.2.x; rebuild with a current toolchain"#]]).await;
 }
 
 #[tokio::test]
 async fn an_import_of_another_signature_is_told() {
     let imports = r#"
       (import "dchost:worker/worker-context@0.1.0" (instance (export "is-chief" (func (result string)))))"#;
-    check(&with_run(imports), expect![[""]]).await;
+    check(&with_run(imports), expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          wrong import    `is-chief` of `dchost:worker/worker-context@0.1.0` is imported as `func() -> string`: expected `bool` found `string`; rebuild with dchost-guest 0.1"#]]).await;
 }
 
 #[tokio::test]
 async fn a_component_without_exports_is_told_what_to_export() {
-    check("(component)", expect![[""]]).await;
+    check("(component)", expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          missing export  `run` (interface dchost:worker/entry@0.1.0); it exports nothing: mark the entry with `#[worker_fn]`"#]]).await;
 }
 
 #[tokio::test]
 async fn a_newer_entry_is_told() {
     let newer = with_run("").replace("entry@0.1.0", "entry@0.9.0");
-    check(&newer, expect![[""]]).await;
+    check(&newer, expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          missing export  `run` (interface dchost:worker/entry@0.1.0), but exports the newer `dchost:worker/entry@0.9.0`: host offers 0.1.x; this dchost is too old for it, take a newer dchost or rebuild with dchost-guest 0.1"#]]).await;
 }
 
 #[tokio::test]
@@ -145,20 +160,26 @@ async fn a_run_at_the_root_is_told() {
         r#"(export "dchost:worker/entry@0.1.0" (instance $entry))"#,
         r#"(export "run" (func $run))"#,
     );
-    check(&root, expect![[""]]).await;
+    check(&root, expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          missing export  `run` (interface dchost:worker/entry@0.1.0); `run` stands at the root of the world, export it inside interface `dchost:worker/entry`"#]]).await;
 }
 
 #[tokio::test]
 async fn a_misspelt_run_and_one_of_another_signature_are_told() {
     let misspelt = with_run("").replace(r#"$entry (export "run""#, r#"$entry (export "runn""#);
-    check(&misspelt, expect![[""]]).await;
+    check(&misspelt, expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          missing export  `run` in `dchost:worker/entry@0.1.0`, which has `runn`"#]]).await;
     let other = r#"(component
       (core module $m (func (export "run") (param i32) (result i32) (local.get 0)))
       (core instance $i (instantiate $m))
       (func $run (param "steps" u32) (result u32) (canon lift (core func $i "run")))
       (instance $entry (export "run" (func $run)))
       (export "dchost:worker/entry@0.1.0" (instance $entry)))"#;
-    check(other, expect![[""]]).await;
+    check(other, expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          wrong export    `run` of `dchost:worker/entry@0.1.0` is `func(steps: u32) -> u32`, but `func() -> result<_, string>` is called"#]]).await;
 }
 
 #[tokio::test]
