@@ -37,6 +37,8 @@ mod state;
 mod summary;
 #[cfg(test)]
 mod test_support;
+#[cfg(test)]
+mod tests;
 mod trap;
 mod variables;
 mod watch;

@@ -17,6 +17,10 @@ const ENTRY: &str = "dchost:worker/entry";
 /// Interfaces of `dchost:worker` that a component may import.
 const INTERFACES: [&str; 8] = ["types", "worker-context", "pending", "variables", "ops", "kernels", "summary", "log"];
 
+/// Packages of WASI 0.2 that a component may import.
+const WASI_PACKAGES: [&str; 6] =
+    ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
+
 /// How alike a name must be to be suggested, from 0 to 1.
 const SUGGESTION_SIMILARITY_MIN: f64 = 0.8;
 
@@ -116,8 +120,8 @@ fn export_problems(engine: &wasmtime::Engine, component: &Component) -> Vec<Stri
                     signature(function)
                 )],
                 _ => vec![format!(
-                    "missing export  `run` in `{name}`{}",
-                    nearest("run", functions.iter().map(|(name, _)| name.as_str()))
+                    "missing export  `run` in `{name}`, which has {}",
+                    list(&functions.iter().map(|(name, _)| name.as_str()).collect::<Vec<_>>())
                 )],
             }
         }
@@ -297,7 +301,7 @@ fn import_problem(engine: &EngineInner, component: &Component, name: &str, text:
     }
     if parsed.package.starts_with("wasi:") {
         return match parsed.release() {
-            Some((0, 2)) if text.contains("has the wrong type") => mismatch(engine, component, name, text),
+            Some((0, 2)) if WASI_PACKAGES.contains(&parsed.package) => mismatch(engine, component, name, text),
             Some((0, 2)) => format!(
                 "unknown import  `{name}`: not among the WASI interfaces that dchost offers (cli, clocks, filesystem, io, \
                  random, sockets); build without it"
@@ -316,10 +320,11 @@ fn mismatch(engine: &EngineInner, component: &Component, name: &str, text: &str)
     let Some(part) = part else {
         return format!("wrong import    `{name}`: {text}");
     };
+    let mend = if name.starts_with("wasi:") { "a toolchain for WASI 0.2" } else { "dchost-guest 0.1" };
     if reason.ends_with("is missing") {
         return format!(
-            "unknown import  `{part}` of `{name}`: this dchost's interface has no such function; rebuild with dchost-guest \
-             0.1, or take a newer dchost"
+            "unknown import  `{part}` of `{name}`: this dchost's interface has no such function; rebuild with {mend}, or take \
+             a newer dchost"
         );
     }
     let imported = component
@@ -335,7 +340,7 @@ fn mismatch(engine: &EngineInner, component: &Component, name: &str, text: &str)
             _ => None,
         })
         .unwrap_or_default();
-    format!("wrong import    `{part}` of `{name}` is imported{imported}: {reason}; rebuild with dchost-guest 0.1")
+    format!("wrong import    `{part}` of `{name}` is imported{imported}: {reason}; rebuild with {mend}")
 }
 
 /// The nearest of `names`, as the end of a sentence.
@@ -350,6 +355,9 @@ fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> String
 }
 
 fn list(names: &[&str]) -> String {
+    if names.is_empty() {
+        return "nothing".to_owned();
+    }
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
 }
 

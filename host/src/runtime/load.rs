@@ -165,7 +165,7 @@ fn did_you_mean(suggestion: Option<&str>) -> String {
 fn damage_hint(reason: &str) -> &'static str {
     if reason.contains("unexpected end") || reason.contains("out of bounds") || reason.contains("extends past") {
         "; it seems truncated, copy or build it again"
-    } else if reason.contains("not enabled") || reason.contains("not supported") || reason.contains("unsupported") {
+    } else if reason.contains("must be enabled") || reason.contains("not enabled") || reason.contains("not supported") || reason.contains("unsupported") {
         "; dchost doesn't offer this feature (no threads, no 64-bit memories, no garbage collection, no exceptions), build without it"
     } else {
         "; it may be damaged, copy or build it again"
