@@ -191,7 +191,7 @@ mod tests {
                 .with_names(["w", "b"]);
             let status = Status::from(error.clone());
             // Through the headers, as a peer sees it.
-            let received = Status::from_header_map(&status.to_http::<()>().into_parts().0.headers)
+            let received = Status::from_header_map(&status.into_http::<()>().into_parts().0.headers)
                 .expect("an error status has a grpc-status header");
             assert_eq!(answer(&received).as_ref(), Some(&error));
             assert_eq!(from_status(&received), error);
@@ -216,7 +216,7 @@ mod tests {
         let tasks = (0..5000).map(|index| Task::new(TaskType::Worker, index));
         let error =
             Error::new(ErrorCode::Uninitialized, "\u{20ac}".repeat(100_000)).with_names(names).with_tasks(tasks);
-        let headers = Status::from(error).to_http::<()>().into_parts().0.headers;
+        let headers = Status::from(error).into_http::<()>().into_parts().0.headers;
         let size: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
         assert!(size < HEADER_LIST_BYTES_MAX as usize, "{size} bytes");
         let error = from_status(&Status::from_header_map(&headers).expect("an error status has a grpc-status header"));

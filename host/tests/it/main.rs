@@ -1,1 +1,3 @@
 //! Integration tests of the library: one binary, a module for each subject.
+
+mod grpc;

@@ -21,10 +21,18 @@ pub const CONNECT_TRY_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// `invalid-argument` where the address is no `host:port`.
 pub fn endpoint(address: &str) -> Result<Endpoint> {
-    let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(|error| {
-        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        Error::new(ErrorCode::InvalidArgument, format!("address `{address}` is no host:port: {cause}"))
-    })?;
+    let no_address =
+        |cause: &str| Error::new(ErrorCode::InvalidArgument, format!("address `{address}` is no host:port: {cause}"));
+    let endpoint = Endpoint::from_shared(format!("http://{address}"))
+        .map_err(|error| no_address(&error.source().map_or_else(|| error.to_string(), ToString::to_string)))?;
+    let uri = endpoint.uri();
+    if uri.port_u16().is_none() {
+        return Err(no_address("it has no port"));
+    }
+    // A path or a user name would be passed over in silence.
+    if uri.authority().is_none_or(|authority| authority.as_str() != address || authority.as_str().contains('@')) {
+        return Err(no_address("it has more than a host and a port"));
+    }
     Ok(endpoint
         .connect_timeout(CONNECT_TRY_TIMEOUT)
         .tcp_nodelay(true)
@@ -115,7 +123,7 @@ mod tests {
         for address in ["a:1", "127.0.0.1:2222", "[::1]:2222", "w-0.svc.cluster.local:2222"] {
             assert!(endpoint(address).is_ok(), "{address}");
         }
-        for address in ["", "a b:1", "a:1:2", "a:99999999"] {
+        for address in ["", "a", "a b:1", "a:1:2", "a:99999999", "a:1/b", "u@a:1", "a:1?b"] {
             let error = endpoint(address).expect_err("refused");
             assert_eq!(error.code, ErrorCode::InvalidArgument, "{error}");
         }

@@ -1,7 +1,6 @@
 use super::*;
 use crate::cluster::TaskType;
 use crate::ids::RunId;
-use prost::Message as _;
 
 fn registration() -> Registration {
     let mut cluster = ClusterSpec::new().with_job(TaskType::Chief, ["c:1"]).with_job(TaskType::Worker, ["a:1", "b:1"]);
