@@ -38,7 +38,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
             .prop_map(|(container, name, elements)| Call::Pull { container, name, elements }),
         1 => (0..2_usize, 0..2_usize).prop_map(|(container, name)| Call::Delete { container, name }),
     ];
-    prop::collection::vec(call, 1..25)
+    prop::collection::vec(call, 1..16)
 }
 
 /// A value whose elements differ: `value`, `value + 1`, ...
@@ -190,7 +190,7 @@ fn check(calls: Vec<Call>) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(24))]
     #[test]
     fn store_does_what_a_map_of_vectors_does(calls in calls()) {
         check(calls)?;
