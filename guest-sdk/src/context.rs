@@ -102,8 +102,8 @@ impl WorkerContext {
     /// The earliest deadline of those who wait ends the generation for all of them.
     ///
     /// # Errors
-    /// Those of [`wait_for_other_workers`](WorkerContext::wait_for_other_workers); `invalid-argument` for a name of more
-    /// than 256 bytes.
+    /// Those of [`wait_for_other_workers`](WorkerContext::wait_for_other_workers); `invalid-argument` for a name that is empty, has more
+    /// than 256 bytes or control characters.
     pub fn barrier(&self, name: &str, timeout: impl Into<Option<Duration>>) -> Result<()> {
         self.imp.barrier(name, timeout.into())
     }

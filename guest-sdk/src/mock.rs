@@ -102,30 +102,39 @@ impl Context {
     }
 
     pub(crate) fn wait_for_other_workers(&self) -> Result<()> {
-        self.barrier("", None)
+        self.check_barrier()?;
+        self.shared.barrier(self.run, "", None)
     }
 
     pub(crate) fn barrier(&self, name: &str, timeout: Option<Duration>) -> Result<()> {
-        if !self.has_barrier() {
-            let task = self.task();
-            return Err(Error::new(
-                ErrorCode::FailedPrecondition,
-                format!(
-                    "no barrier in this context (cluster {}, task type {}, task id {})",
-                    self.shared.setup.describe_cluster(),
-                    task.as_ref().map_or("none", |task| &task.job),
-                    task.as_ref().map_or("none".to_owned(), |task| task.index.to_string()),
-                ),
-            ));
-        }
+        // The empty name is that of `wait_for_other_workers`, which must not be met by accident.
         check_name("barrier", name)?;
+        self.check_barrier()?;
         self.shared.barrier(self.run, name, timeout)
+    }
+
+    fn check_barrier(&self) -> Result<()> {
+        if self.has_barrier() {
+            return Ok(());
+        }
+        let task = self.task();
+        Err(Error::new(
+            ErrorCode::FailedPrecondition,
+            format!(
+                "no barrier in this context (cluster {}, task type {}, task id {})",
+                self.shared.setup.describe_cluster(),
+                task.as_ref().map_or("none", |task| &task.job),
+                task.as_ref().map_or("none".to_owned(), |task| task.index.to_string()),
+            ),
+        ))
     }
 
     pub(crate) fn declare(&self, name: &str, dtype: DType, shape: &[usize], place: &Placement) -> Result<Variable> {
         check_name("variable", name)?;
-        if name.is_empty() {
-            return Err(Error::invalid("a variable needs a name"));
+        const RANK_MAX: usize = 32;
+        if shape.len() > RANK_MAX {
+            let text = format!("variable `{name}` has {} dimensions, at most {RANK_MAX} are allowed", shape.len());
+            return Err(Error::invalid(text));
         }
         let task = self.shared.setup.place(name, place)?;
         Ok(Variable { key: Key { task, name: name.to_owned() }, dtype, shape: shape.to_vec() })
@@ -195,10 +204,20 @@ impl Context {
     }
 }
 
-fn check_name(what: &str, name: &str) -> Result<()> {
+/// A name as the host accepts it: not empty, not long, and fit to be shown.
+fn check_name(of: &str, name: &str) -> Result<()> {
     const NAME_BYTES_MAX: usize = 256;
-    if name.len() <= NAME_BYTES_MAX {
-        return Ok(());
+    if name.is_empty() {
+        return Err(Error::invalid(format!("the name of a {of} is empty")));
     }
-    Err(Error::invalid(format!("a {what}'s name has at most {NAME_BYTES_MAX} bytes, this one {}", name.len())))
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "the name of a {of} has {} bytes, at most {NAME_BYTES_MAX} are allowed",
+            name.len()
+        )));
+    }
+    if name.contains(char::is_control) {
+        return Err(Error::invalid(format!("the {of} name `{}` has control characters", name.escape_debug())));
+    }
+    Ok(())
 }

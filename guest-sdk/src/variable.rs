@@ -67,8 +67,8 @@ impl<T: Element> VariableBuilder<T> {
     /// Declares the variable; reaches no other task.
     ///
     /// # Errors
-    /// `invalid-argument`: an empty name or one of more than 256 bytes, a shape whose size overflows, a task that the
-    /// cluster lacks (a local run has none, so that `on` fails there).
+    /// `invalid-argument`: a name that is empty, has more than 256 bytes or control characters; a shape of more than 32
+    /// dimensions or whose size overflows; a task that the cluster lacks (a local run has none, so that `on` fails there).
     pub fn declare(self) -> Result<Variable<T>> {
         let VariableBuilder { context, name, shape, placement, element } = self;
         tensor::size_bytes(T::DTYPE, &shape).map_err(|error| Error::invalid(format!("`{name}`: {}", error.message)))?;
