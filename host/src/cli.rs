@@ -1,1 +1,379 @@
-//! The command line, as clap reads it.
+//! The command line, as clap reads it: structs only.
+//!
+//! Every flag that may also come from the environment or the configuration file is an `Option` here, so that
+//! [`config`](crate::config) can tell "not given" from "given as the default".
+
+use crate::attend::{Mode, Replication};
+use crate::coordinator::resolve::values::{self, DirGrant, EndRule, EnvGrant, RpcLayer, Timeout, WasmOption};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::{ArgAction, Args, Parser, Subcommand};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// The version of the WIT package `dchost:worker` that this host serves.
+pub const WIT_VERSION: &str = "0.1.0";
+
+/// The version of the gRPC protocol `dchost.v1` that this host speaks.
+pub const PROTOCOL_VERSION: u32 = 1;
+
+/// What `--version` prints after the name.
+const VERSION: &str = concat!(
+    env!("CARGO_PKG_VERSION"),
+    "\nwit: dchost:worker@0.1.0",
+    "\nprotocol: dchost.v1, version 1",
+    "\nwasmtime: ",
+    env!("DCHOST_WASMTIME_VERSION"),
+);
+
+/// Runs a cluster job whose logic, worker_fn, is a sandboxed WebAssembly component.
+///
+/// Without a subcommand it runs this process's task: alone (no cluster, no task), or as one task of a cluster.
+/// Flags beat the environment, which beats the file given by --config.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "dchost", version = VERSION, args_conflicts_with_subcommands = true, max_term_width = 110)]
+pub struct Cli {
+    /// What to do instead of running a task.
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    /// The flags of a run.
+    #[command(flatten)]
+    pub run: Run,
+    /// What is logged, and how.
+    #[command(flatten)]
+    pub log: LogOptions,
+}
+
+/// The subcommands.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Command {
+    /// Runs a whole cluster on this machine, one process for each task.
+    Launch(Box<Launch>),
+    /// Prints what would run with the same flags, without running it.
+    Plan(Box<Plan>),
+    /// Writes a crate with a first worker_fn, a native test and a README.
+    New(New),
+}
+
+/// Runs this process's task.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Run {
+    /// The component that holds worker_fn. Needed by every task that runs it. [env: DCHOST_MODULE]
+    #[arg(long, value_name = "FILE")]
+    pub module: Option<PathBuf>,
+    /// Who this process is.
+    #[command(flatten)]
+    pub place: PlaceOptions,
+    /// How the job behaves.
+    #[command(flatten)]
+    pub job: JobOptions,
+    /// What the guest may use.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+    /// Marks a child of `dchost launch`: lines carry no task prefix, and the end of stdin ends the process.
+    #[arg(long, hide = true)]
+    pub launched: bool,
+    /// Arguments of the guest; they follow `--`.
+    #[arg(last = true, value_name = "GUEST_ARGS")]
+    pub guest_args: Vec<String>,
+}
+
+/// Who this process is, and where it listens.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Place in the cluster")]
+pub struct PlaceOptions {
+    /// This process's task: `worker:0`, `ps:1`, `chief`, `evaluator`, `client`. Default: TF_CONFIG's task, else none
+    /// (a local run). The index may be left out where the job has one task. [env: DCHOST_TASK]
+    #[arg(long, value_name = "TYPE[:INDEX]")]
+    pub task: Option<String>,
+    /// The cluster, as JSON (`{"worker":["a:2222"],"ps":["b:2222"]}`; an index map for a sparse job) or a file that
+    /// holds it. Default: TF_CONFIG's cluster, else none (a local run). [env: DCHOST_CLUSTER]
+    #[arg(long, value_name = "JSON|FILE")]
+    pub cluster: Option<String>,
+    /// How runs are placed. Default: independent-worker for a named task with --module, split-client for
+    /// `--task client`; a task without --module learns it from the leader. [env: DCHOST_MODE]
+    #[arg(long, value_name = "MODE", value_parser = mode_parser())]
+    pub mode: Option<Mode>,
+    /// Whether each chief and worker runs worker_fn, or one driver for all. Default: between-graph.
+    /// [env: DCHOST_REPLICATION]
+    #[arg(long, value_name = "HOW", value_parser = replication_parser())]
+    pub replication: Option<Replication>,
+    /// Prefix of master targets: `grpc` gives `grpc://host:port`, `none` the bare address. Default: grpc.
+    /// [env: DCHOST_RPC_LAYER]
+    #[arg(long, value_name = "LAYER", value_parser = rpc_layer_parser())]
+    pub rpc_layer: Option<RpcLayer>,
+    /// Listen address, IP[:PORT]. Default: the port of this task's entry, on loopback if the entry is loopback, else on
+    /// all interfaces. Contexts show the listed address all the same. [env: DCHOST_BIND]
+    #[arg(long, value_name = "ADDR")]
+    pub bind: Option<String>,
+    /// Allows a listen address that is not loopback although traffic is neither encrypted nor authenticated.
+    /// Default: refused. [env: DCHOST_INSECURE=true]
+    #[arg(long)]
+    pub insecure: bool,
+}
+
+/// How the job behaves; `dchost launch` passes these on to every task.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Job")]
+pub struct JobOptions {
+    /// A TOML file with any of these settings, named as the flags are. Default: none, no file is looked up.
+    /// [env: DCHOST_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Independent workers as TensorFlow had them: no barrier. Default: chief and workers have one.
+    /// [env: DCHOST_NO_CLUSTER_BARRIER=true]
+    #[arg(long)]
+    pub no_cluster_barrier: bool,
+    /// When ps and joined tasks leave: once every run has ended, once the chief's has, or never. The leader's value
+    /// holds. Default: all-done. [env: DCHOST_END]
+    #[arg(long, value_name = "RULE", value_parser = end_parser())]
+    pub end: Option<EndRule>,
+    /// How long a task that is needed may stay out of reach, as in `90s` or `10m`. Default: 10m (launch: 60s).
+    /// [env: DCHOST_CONNECT_TIMEOUT]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub connect_timeout: Option<Duration>,
+    /// How long a task whose connection broke may take to come back. Default: 30s. [env: DCHOST_REJOIN_TIMEOUT]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub rejoin_timeout: Option<Duration>,
+    /// How long an evaluator may go on after training has ended. The leader's value holds. Default: 60s.
+    /// [env: DCHOST_EVALUATOR_GRACE]
+    #[arg(long, value_name = "DURATION", value_parser = values::duration)]
+    pub evaluator_grace: Option<Duration>,
+    /// How long a barrier waits for missing tasks; `none`: without limit. Default: none. [env: DCHOST_BARRIER_TIMEOUT]
+    #[arg(long, value_name = "DURATION|none", value_parser = values::timeout)]
+    pub barrier_timeout: Option<Timeout>,
+    /// Wall clock for this process; passing it is exit 124; `none`: without limit. Default: none. [env: DCHOST_TIMEOUT]
+    #[arg(long, value_name = "DURATION|none", value_parser = values::positive_timeout)]
+    pub timeout: Option<Timeout>,
+    /// How often the job is tried, the first try included. Values above 1 are not served yet. Default: 1.
+    /// [env: DCHOST_MAX_ATTEMPTS]
+    #[arg(long, value_name = "N")]
+    pub max_attempts: Option<u32>,
+    /// Namespace of variables and barriers on shared servers. Default: default. [env: DCHOST_CONTAINER]
+    #[arg(long, value_name = "NAME")]
+    pub container: Option<String>,
+    /// Where the chief and the evaluator write their summaries, one file a task. Default: nowhere.
+    /// [env: DCHOST_SUMMARY_DIR]
+    #[arg(long, value_name = "DIR")]
+    pub summary_dir: Option<PathBuf>,
+}
+
+/// What the guest may use, and the limits that it can't pass.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Guest")]
+pub struct GuestOptions {
+    /// Shows a directory to the guest under the same path or another one, `:ro` without writing. May be repeated.
+    /// Default: no files. [env: DCHOST_DIR, several separated by `;`]
+    #[arg(long = "dir", value_name = "HOST[::GUEST][:ro]", value_parser = values::dir_grant, action = ArgAction::Append)]
+    pub dirs: Vec<DirGrant>,
+    /// Sets a variable of the guest's environment, or hands over the one of this process. May be repeated.
+    /// Default: none. [env: DCHOST_ENV, several separated by `;`]
+    #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = values::env_grant, action = ArgAction::Append)]
+    pub env: Vec<EnvGrant>,
+    /// Memory of the guest, all memories and tables together, in bytes or with KiB, MiB, GiB. Passing it is exit 4.
+    /// Default: 1GiB. [env: DCHOST_MAX_MEMORY]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub max_memory: Option<u64>,
+    /// The largest tensor in one call. Passing it is exit 4. Default: 256MiB. [env: DCHOST_MAX_TENSOR]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub max_tensor: Option<u64>,
+    /// The largest component file; a larger one is exit 2. Default: 64MiB. [env: DCHOST_MAX_MODULE_SIZE]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub max_module_size: Option<u64>,
+    /// How long compiling the component may take; passing it is exit 2. Default: 60s. [env: DCHOST_COMPILE_TIMEOUT]
+    #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
+    pub compile_timeout: Option<Duration>,
+    /// Bytes of variables that this process's server holds; more is refused to the caller with resource-exhausted.
+    /// Default: none, no limit. [env: DCHOST_MAX_VARIABLE_BYTES]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub max_variable_bytes: Option<u64>,
+    /// Limits of the sandbox, several separated by commas or flags: cpu-timeout=DURATION (computing, waits excluded; none),
+    /// fuel=N (instructions; off), max-wasm-stack=SIZE (512KiB), max-handles=N (component handles; 10000),
+    /// max-output=SIZE (what the guest prints in all; 64MiB). Each is one line of the file too.
+    /// [env: DCHOST_CPU_TIMEOUT, DCHOST_FUEL, DCHOST_MAX_WASM_STACK, DCHOST_MAX_HANDLES, DCHOST_MAX_OUTPUT]
+    #[arg(short = 'W', value_name = "KEY=VALUE", value_delimiter = ',', value_parser = values::wasm_option,
+          action = ArgAction::Append)]
+    pub wasm: Vec<WasmOption>,
+    /// Where compiled components are kept. Default: dchost in XDG_CACHE_HOME, else in ~/.cache. [env: DCHOST_CACHE_DIR]
+    #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
+    pub cache_dir: Option<PathBuf>,
+    /// Keeps no compiled components. Default: they are kept. [env: DCHOST_NO_CACHE=true]
+    #[arg(long)]
+    pub no_cache: bool,
+}
+
+/// Prints what would run, without running it. A module is not needed where --mode is given.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Plan {
+    /// The flags of the run.
+    #[command(flatten)]
+    pub run: Run,
+    /// A table for people, or one JSON object.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = PlanFormat::Table)]
+    pub format: PlanFormat,
+}
+
+/// How `dchost plan` prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum PlanFormat {
+    /// For people.
+    #[default]
+    Table,
+    /// For programs: one object with `server`, `runs` and `error`.
+    Json,
+}
+
+/// Runs a whole cluster on this machine, one process for each task.
+///
+/// Ports are chosen and bound here and handed over, so none can be lost in between. Settings reach the tasks as flags;
+/// their environment holds neither TF_CONFIG nor DCHOST_*.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Launch {
+    /// Number of worker tasks. Default: 0; a cluster needs a worker or a chief.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub workers: u32,
+    /// Adds a chief task; without one, worker:0 is chief.
+    #[arg(long)]
+    pub chief: bool,
+    /// Number of ps tasks. Default: 0; without one, variables live on the leader.
+    #[arg(long, value_name = "M", default_value_t = 0)]
+    pub ps: u32,
+    /// Adds an evaluator task.
+    #[arg(long)]
+    pub evaluator: bool,
+    /// Adds a split client. Not served yet.
+    #[arg(long)]
+    pub client: bool,
+    /// The component that holds worker_fn. [env: DCHOST_MODULE]
+    #[arg(long, value_name = "FILE")]
+    pub module: Option<PathBuf>,
+    /// How runs are placed. Only independent-worker is served yet. [env: DCHOST_MODE]
+    #[arg(long, value_name = "MODE", value_parser = mode_parser())]
+    pub mode: Option<Mode>,
+    /// Whether each chief and worker runs worker_fn, or one driver for all. Only between-graph is served yet.
+    /// [env: DCHOST_REPLICATION]
+    #[arg(long, value_name = "HOW", value_parser = replication_parser())]
+    pub replication: Option<Replication>,
+    /// How the job behaves.
+    #[command(flatten)]
+    pub job: JobOptions,
+    /// What the guests may use.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+    /// Arguments of every guest; they follow `--`.
+    #[arg(last = true, value_name = "GUEST_ARGS")]
+    pub guest_args: Vec<String>,
+}
+
+/// Writes a crate with a first worker_fn, a native test and a README.
+#[derive(Clone, Debug, Args)]
+pub struct New {
+    /// Directory of the new crate; it must not exist, or be empty.
+    #[arg(value_name = "PATH")]
+    pub path: PathBuf,
+    /// Name of the crate, in kebab-case. Default: the last part of PATH.
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+}
+
+/// What is logged, and how. Logs go to stderr.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Logging")]
+pub struct LogOptions {
+    /// Logs more: -v debug, -vv trace. Default: information, warnings and errors. [env: DCHOST_VERBOSE, a number]
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    pub verbose: u8,
+    /// Lines for people, or one JSON object a line. Default: text. [env: DCHOST_LOG_FORMAT]
+    #[arg(long, value_name = "FORMAT", value_enum, global = true)]
+    pub log_format: Option<LogFormat>,
+}
+
+/// How log lines look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people.
+    #[default]
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+fn mode_parser() -> impl TypedValueParser<Value = Mode> {
+    PossibleValuesParser::new(values::MODES).try_map(|text| values::mode(&text))
+}
+
+fn replication_parser() -> impl TypedValueParser<Value = Replication> {
+    PossibleValuesParser::new(values::REPLICATIONS).try_map(|text| values::replication(&text))
+}
+
+fn rpc_layer_parser() -> impl TypedValueParser<Value = RpcLayer> {
+    PossibleValuesParser::new(values::RPC_LAYERS).try_map(|text| values::rpc_layer(&text))
+}
+
+fn end_parser() -> impl TypedValueParser<Value = EndRule> {
+    PossibleValuesParser::new(values::END_RULES).try_map(|text| values::end_rule(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn verify_cli() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_with_an_environment_twin_names_it() {
+        fn check(command: &clap::Command) {
+            for arg in command.get_arguments().filter(|arg| !arg.is_hide_set() && !arg.is_positional()) {
+                let help = arg.get_help().map(ToString::to_string).unwrap_or_default();
+                assert!(!help.is_empty(), "{arg} of {} has no help", command.get_name());
+            }
+            command.get_subcommands().for_each(check);
+        }
+        let command = Cli::command();
+        check(&command);
+        for key in crate::config::KEYS {
+            let twin = crate::config::twin(key);
+            let named = command.get_arguments().any(|arg| {
+                [arg.get_help(), arg.get_long_help()].into_iter().flatten().any(|help| help.to_string().contains(&twin))
+            });
+            assert!(named, "no help names {twin}");
+        }
+    }
+
+    #[test]
+    fn guest_arguments_follow_the_dashes() {
+        let cli = Cli::try_parse_from(["dchost", "--module", "m.wasm", "--", "--epochs", "3"]).expect("parses");
+        assert_eq!(cli.run.guest_args, ["--epochs", "3"]);
+        let cli = Cli::try_parse_from(["dchost", "launch", "--workers", "2", "--", "-x"]).expect("parses");
+        let Some(Command::Launch(launch)) = cli.command else { panic!("not a launch") };
+        assert_eq!((launch.workers, launch.guest_args), (2, vec!["-x".to_owned()]));
+    }
+
+    #[test]
+    fn an_unknown_sandbox_limit_is_refused_listing_the_known() {
+        let error = Cli::try_parse_from(["dchost", "-W", "gas=3"]).expect_err("refused").to_string();
+        for known in ["cpu-timeout", "fuel", "max-wasm-stack", "max-handles", "max-output"] {
+            assert!(error.contains(known), "{error}");
+        }
+    }
+
+    #[test]
+    fn sandbox_limits_may_share_a_flag() {
+        let cli = Cli::try_parse_from(["dchost", "-W", "fuel=7,max-handles=5", "-Wmax-output=1MiB"]).expect("parses");
+        assert_eq!(
+            cli.run.guest.wasm,
+            [WasmOption::Fuel(7), WasmOption::MaxHandles(5), WasmOption::MaxOutput(1 << 20)]
+        );
+    }
+
+    #[test]
+    fn version_names_the_contracts_and_wasmtime() {
+        let text = Cli::command().render_version();
+        assert!(text.contains(&format!("dchost:worker@{WIT_VERSION}")), "{text}");
+        assert!(text.contains(&format!("version {PROTOCOL_VERSION}")), "{text}");
+        assert!(text.contains("wasmtime: 48."), "{text}");
+    }
+}
