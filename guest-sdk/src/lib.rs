@@ -1,1 +1,45 @@
-//! The guest SDK.
+#![doc = include_str!("../README.md")]
+
+mod batch;
+mod change;
+mod context;
+mod element;
+mod entry;
+mod error;
+mod log;
+mod raw;
+mod task;
+mod tensor;
+mod value;
+mod variable;
+
+#[cfg(not(target_arch = "wasm32"))]
+mod mock;
+#[cfg(target_arch = "wasm32")]
+mod wasm;
+#[cfg(not(target_arch = "wasm32"))]
+use mock as imp;
+#[cfg(target_arch = "wasm32")]
+use wasm as imp;
+
+pub use batch::{PendingRead, PendingUpdate, VariableSet};
+pub use change::{Change, Operand};
+pub use context::WorkerContext;
+pub use dchost_guest_macros::worker_fn;
+pub use element::{DType, Element};
+pub use entry::Outcome;
+pub use error::{Error, ErrorCode, Result};
+pub use log::Level;
+#[cfg(not(target_arch = "wasm32"))]
+pub use mock::{Failure, LogLine, MockBuilder, MockCluster, Run, Scalar, TaskRun};
+pub use task::{ClusterSpec, Task, chief, evaluator, ps, worker};
+pub use tensor::Tensor;
+pub use value::Value;
+pub use variable::{Variable, VariableBuilder};
+
+#[cfg(target_arch = "wasm32")]
+#[doc(hidden)]
+pub use wasm::bindings as __bindings;
+#[cfg(target_arch = "wasm32")]
+#[doc(hidden)]
+pub use wasm::bindings::__export_worker;

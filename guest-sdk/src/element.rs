@@ -1,0 +1,124 @@
+//! Element types.
+
+use std::fmt;
+
+/// Element type of a tensor or variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// `f32`.
+    F32,
+    /// `f64`.
+    F64,
+    /// `i32`; sums wrap around.
+    S32,
+    /// `i64`; sums wrap around.
+    S64,
+    /// `u8`; sums wrap around.
+    U8,
+}
+
+impl DType {
+    /// Size of one element, in bytes.
+    pub const fn size_bytes(self) -> usize {
+        match self {
+            DType::F32 | DType::S32 => 4,
+            DType::F64 | DType::S64 => 8,
+            DType::U8 => 1,
+        }
+    }
+
+    /// The name as it prints: `f32`, `s64`, ...
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            DType::F32 => "f32",
+            DType::F64 => "f64",
+            DType::S32 => "s32",
+            DType::S64 => "s64",
+            DType::U8 => "u8",
+        }
+    }
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// A number on its way from one element type to another, without loss so far.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug)]
+pub enum Number {
+    Float(f64),
+    Int(i64),
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A Rust type that tensors and variables may hold: `f32`, `f64`, `i32`, `i64` or `u8`.
+pub trait Element:
+    sealed::Sealed + bytemuck::Pod + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static
+{
+    /// The element type's name in the cluster.
+    const DTYPE: DType;
+
+    #[doc(hidden)]
+    fn to_number(self) -> Number;
+    #[doc(hidden)]
+    fn from_number(number: Number) -> Self;
+    #[doc(hidden)]
+    fn sum(self, other: Self) -> Self;
+    #[doc(hidden)]
+    fn difference(self, other: Self) -> Self;
+    #[doc(hidden)]
+    fn smaller(self, other: Self) -> Self;
+    #[doc(hidden)]
+    fn greater(self, other: Self) -> Self;
+}
+
+macro_rules! element {
+    ($type:ty, $dtype:ident, $number:ident as $wide:ty, $sum:expr, $difference:expr) => {
+        impl sealed::Sealed for $type {}
+
+        impl Element for $type {
+            const DTYPE: DType = DType::$dtype;
+
+            fn to_number(self) -> Number {
+                Number::$number(<$wide>::from(self))
+            }
+
+            fn from_number(number: Number) -> Self {
+                match number {
+                    Number::Float(float) => float as $type,
+                    Number::Int(int) => int as $type,
+                }
+            }
+
+            fn sum(self, other: Self) -> Self {
+                let sum: fn($type, $type) -> $type = $sum;
+                sum(self, other)
+            }
+
+            fn difference(self, other: Self) -> Self {
+                let difference: fn($type, $type) -> $type = $difference;
+                difference(self, other)
+            }
+
+            fn smaller(self, other: Self) -> Self {
+                if other < self { other } else { self }
+            }
+
+            fn greater(self, other: Self) -> Self {
+                if other > self { other } else { self }
+            }
+        }
+    };
+}
+
+element!(f32, F32, Float as f64, |a, b| a + b, |a, b| a - b);
+element!(f64, F64, Float as f64, |a, b| a + b, |a, b| a - b);
+element!(i32, S32, Int as i64, i32::wrapping_add, i32::wrapping_sub);
+element!(i64, S64, Int as i64, i64::wrapping_add, i64::wrapping_sub);
+element!(u8, U8, Int as i64, u8::wrapping_add, u8::wrapping_sub);

@@ -1,0 +1,223 @@
+//! A cluster in this process, for tests: what the host does, on threads.
+
+mod barrier;
+mod cluster;
+mod state;
+mod store;
+
+pub use cluster::{MockBuilder, MockCluster};
+pub use run::{Failure, Run, TaskRun};
+pub use state::{LogLine, Scalar};
+
+mod run;
+#[cfg(test)]
+mod tests;
+
+use crate::raw::{InitializeMode, Placement, RawChange, RawValue};
+use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task};
+use state::Shared;
+use std::sync::Arc;
+use std::time::Duration;
+use store::Key;
+
+/// One run's view of the mock cluster.
+#[derive(Clone)]
+pub struct Context {
+    shared: Arc<Shared>,
+    /// Which of the cluster's runs this is.
+    run: usize,
+}
+
+/// A declared variable.
+#[derive(Clone, Debug)]
+pub(crate) struct Variable {
+    key: Key,
+    dtype: DType,
+    shape: Vec<usize>,
+}
+
+/// An answer that the mock knows at once.
+pub(crate) struct Pending(Result<Vec<RawValue>>);
+
+impl Pending {
+    pub(crate) fn is_ready(&self) -> bool {
+        true
+    }
+
+    pub(crate) fn get(self) -> Result<Vec<RawValue>> {
+        self.0
+    }
+}
+
+impl Context {
+    pub(crate) fn task(&self) -> Option<Task> {
+        self.shared.setup.runs[self.run].clone()
+    }
+
+    pub(crate) fn master_target(&self) -> String {
+        match self.task() {
+            None => "local".to_owned(),
+            Some(task) => format!("grpc://{}", self.shared.setup.cluster.address(&task).unwrap_or_default()),
+        }
+    }
+
+    pub(crate) fn is_chief(&self) -> bool {
+        self.shared.setup.is_chief(self.run)
+    }
+
+    pub(crate) fn num_workers(&self) -> u32 {
+        self.shared.setup.cluster.num_tasks("chief") + self.shared.setup.cluster.num_tasks("worker")
+    }
+
+    pub(crate) fn distributed_mode(&self) -> bool {
+        self.shared.setup.is_participant(self.run)
+    }
+
+    pub(crate) fn has_barrier(&self) -> bool {
+        self.shared.setup.barrier && self.shared.setup.is_participant(self.run)
+    }
+
+    pub(crate) fn cluster_spec(&self) -> ClusterSpec {
+        self.shared.setup.cluster.clone()
+    }
+
+    pub(crate) fn should_checkpoint(&self) -> bool {
+        self.is_chief()
+    }
+
+    pub(crate) fn should_save_summary(&self) -> bool {
+        self.is_chief()
+    }
+
+    pub(crate) fn attempt(&self) -> u32 {
+        0
+    }
+
+    pub(crate) fn training_ended(&self) -> bool {
+        self.shared.lock().training_ended(&self.shared.setup)
+    }
+
+    pub(crate) fn args(&self) -> Vec<String> {
+        self.shared.setup.args.clone()
+    }
+
+    pub(crate) fn wait_for_other_workers(&self) -> Result<()> {
+        self.check_barrier()?;
+        self.shared.barrier(self.run, "", None)
+    }
+
+    pub(crate) fn barrier(&self, name: &str, timeout: Option<Duration>) -> Result<()> {
+        // The empty name is that of `wait_for_other_workers`, which must not be met by accident.
+        check_name("barrier", name)?;
+        self.check_barrier()?;
+        self.shared.barrier(self.run, name, timeout)
+    }
+
+    fn check_barrier(&self) -> Result<()> {
+        if self.has_barrier() {
+            return Ok(());
+        }
+        let task = self.task();
+        Err(Error::new(
+            ErrorCode::FailedPrecondition,
+            format!(
+                "no barrier in this context (cluster {}, task type {}, task id {})",
+                self.shared.setup.describe_cluster(),
+                task.as_ref().map_or("none", |task| &task.job),
+                task.as_ref().map_or("none".to_owned(), |task| task.index.to_string()),
+            ),
+        ))
+    }
+
+    pub(crate) fn declare(&self, name: &str, dtype: DType, shape: &[usize], place: &Placement) -> Result<Variable> {
+        check_name("variable", name)?;
+        const RANK_MAX: usize = 32;
+        if shape.len() > RANK_MAX {
+            let text = format!("variable `{name}` has {} dimensions, at most {RANK_MAX} are allowed", shape.len());
+            return Err(Error::invalid(text));
+        }
+        let task = self.shared.setup.place(name, place)?;
+        Ok(Variable { key: Key { task, name: name.to_owned() }, dtype, shape: shape.to_vec() })
+    }
+
+    pub(crate) fn initialize(&self, values: &[(&Variable, &[u8])], mode: InitializeMode) -> Result<()> {
+        self.check_writable(values.iter().map(|(variable, _)| *variable))?;
+        let mut state = self.shared.ready(self.run)?;
+        state.store.initialize(values, mode)?;
+        self.shared.changed.notify_all();
+        Ok(())
+    }
+
+    pub(crate) fn uninitialized(&self, variables: &[&Variable]) -> Result<Vec<String>> {
+        self.shared.ready(self.run)?.store.uninitialized(variables)
+    }
+
+    pub(crate) fn wait_initialized(&self, variables: &[&Variable], timeout: Option<Duration>) -> Result<()> {
+        self.shared.wait_initialized(self.run, variables, timeout)
+    }
+
+    pub(crate) fn read(&self, variables: &[&Variable]) -> Result<Vec<RawValue>> {
+        self.shared.ready(self.run)?.store.read(variables)
+    }
+
+    pub(crate) fn update(&self, changes: &[RawChange<'_>], want_values: bool) -> Result<Vec<RawValue>> {
+        self.check_writable(changes.iter().map(|change| change.variable))?;
+        self.shared.ready(self.run)?.store.update(changes, want_values)
+    }
+
+    pub(crate) fn start_read(&self, variables: &[&Variable]) -> Result<Pending> {
+        Ok(Pending(self.read(variables)))
+    }
+
+    pub(crate) fn start_update(&self, changes: &[RawChange<'_>], want_values: bool) -> Result<Pending> {
+        Ok(Pending(self.update(changes, want_values)))
+    }
+
+    pub(crate) fn scalar(&self, tag: &str, step: u64, value: f64) {
+        if self.should_save_summary() {
+            self.shared.lock().scalars.push(Scalar { task: self.task(), tag: tag.to_owned(), step, value });
+        }
+    }
+
+    /// Nobody watches a test's progress.
+    pub(crate) fn progress(&self, _done: u64, _total: Option<u64>, _note: &str) {}
+
+    pub(crate) fn log(&self, level: Level, message: &str) {
+        self.shared.lock().log.push(LogLine { task: self.task(), level, message: message.to_owned() });
+    }
+
+    /// An evaluator may read the training's variables, and write its own only.
+    fn check_writable<'a>(&self, variables: impl Iterator<Item = &'a Variable>) -> Result<()> {
+        let Some(task) = self.task().filter(|task| task.job == "evaluator") else { return Ok(()) };
+        for Variable { key, .. } in variables {
+            if key.task.as_ref() != Some(&task) {
+                return Err(Error::new(
+                    ErrorCode::FailedPrecondition,
+                    format!(
+                        "{task} may read `{}` but not write it: an evaluator writes variables on its own task only",
+                        key.name
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A name as the host accepts it: not empty, not long, and fit to be shown.
+fn check_name(of: &str, name: &str) -> Result<()> {
+    const NAME_BYTES_MAX: usize = 256;
+    if name.is_empty() {
+        return Err(Error::invalid(format!("the name of a {of} is empty")));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(Error::invalid(format!(
+            "the name of a {of} has {} bytes, at most {NAME_BYTES_MAX} are allowed",
+            name.len()
+        )));
+    }
+    if name.contains(char::is_control) {
+        return Err(Error::invalid(format!("the {of} name `{}` has control characters", name.escape_debug())));
+    }
+    Ok(())
+}

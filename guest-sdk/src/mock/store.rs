@@ -1,0 +1,153 @@
+//! The variables of a mock cluster.
+
+use super::Variable;
+use crate::raw::{InitializeMode, RawChange, RawValue, UpdateKind};
+use crate::{DType, Element, Error, ErrorCode, Result, Task, Tensor};
+use std::collections::BTreeMap;
+
+/// Same task and name is the same storage.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Key {
+    /// None in a local run.
+    pub(super) task: Option<Task>,
+    pub(super) name: String,
+}
+
+/// Every variable that was initialized.
+#[derive(Debug, Default)]
+pub(super) struct Store(BTreeMap<Key, Stored>);
+
+#[derive(Debug)]
+struct Stored {
+    dtype: DType,
+    shape: Vec<usize>,
+    data: Vec<u8>,
+    /// Counts applied writes.
+    version: u64,
+}
+
+impl Stored {
+    fn value(&self) -> RawValue {
+        RawValue { tensor: tensor(self.dtype, &self.shape, self.data.clone()), version: self.version }
+    }
+
+    fn written(&self, want_value: bool) -> RawValue {
+        if want_value {
+            self.value()
+        } else {
+            RawValue { tensor: tensor(self.dtype, &[0], Vec::new()), version: self.version }
+        }
+    }
+}
+
+fn tensor(dtype: DType, shape: &[usize], data: Vec<u8>) -> Tensor {
+    Tensor::from_bytes(dtype, shape, data).expect("the store keeps whole tensors")
+}
+
+impl Store {
+    /// The value on `task`, for a test to look at.
+    pub(super) fn find(&self, task: Option<&Task>, name: &str) -> Option<Tensor> {
+        let found = self.0.iter().find(|(key, _)| key.name == name && (task.is_none() || key.task.as_ref() == task));
+        found.map(|(_, stored)| stored.value().tensor)
+    }
+
+    pub(super) fn initialize(&mut self, values: &[(&Variable, &[u8])], mode: InitializeMode) -> Result<()> {
+        for (variable, _) in values {
+            self.get(variable)?;
+        }
+        for (variable, value) in values {
+            match self.0.get_mut(&variable.key) {
+                Some(_) if mode == InitializeMode::IfAbsent => {}
+                Some(stored) => {
+                    stored.data.copy_from_slice(value);
+                    stored.version += 1;
+                }
+                None => {
+                    let (dtype, shape, data) = (variable.dtype, variable.shape.clone(), value.to_vec());
+                    self.0.insert(variable.key.clone(), Stored { dtype, shape, data, version: 1 });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn uninitialized(&self, variables: &[&Variable]) -> Result<Vec<String>> {
+        let mut names = Vec::new();
+        for variable in variables {
+            if self.get(variable)?.is_none() {
+                names.push(variable.key.name.clone());
+            }
+        }
+        Ok(names)
+    }
+
+    pub(super) fn read(&self, variables: &[&Variable]) -> Result<Vec<RawValue>> {
+        self.check_initialized(variables)?;
+        variables.iter().map(|variable| Ok(self.0[&variable.key].value())).collect()
+    }
+
+    pub(super) fn update(&mut self, changes: &[RawChange<'_>], want_values: bool) -> Result<Vec<RawValue>> {
+        let variables: Vec<&Variable> = changes.iter().map(|change| change.variable).collect();
+        self.check_initialized(&variables)?;
+        for RawChange { variable, base, .. } in changes {
+            let Key { name, .. } = &variable.key;
+            let version = self.0[&variable.key].version;
+            if let Some(base) = base.filter(|&base| base != version) {
+                let text = format!("`{name}` is at version {version}, the change is based on version {base}");
+                return Err(Error::new(ErrorCode::Aborted, text));
+            }
+        }
+        let apply = |change: &RawChange<'_>| {
+            let stored = self.0.get_mut(&change.variable.key).expect("checked above");
+            match stored.dtype {
+                DType::F32 => apply::<f32>(change.kind, &mut stored.data, change.data),
+                DType::F64 => apply::<f64>(change.kind, &mut stored.data, change.data),
+                DType::S32 => apply::<i32>(change.kind, &mut stored.data, change.data),
+                DType::S64 => apply::<i64>(change.kind, &mut stored.data, change.data),
+                DType::U8 => apply::<u8>(change.kind, &mut stored.data, change.data),
+            }
+            stored.version += 1;
+            stored.written(want_values)
+        };
+        Ok(changes.iter().map(apply).collect())
+    }
+
+    /// What is stored, if it is of the declared type.
+    fn get(&self, variable: &Variable) -> Result<Option<&Stored>> {
+        let Some(stored) = self.0.get(&variable.key) else { return Ok(None) };
+        if stored.dtype == variable.dtype && stored.shape == variable.shape {
+            return Ok(Some(stored));
+        }
+        Err(Error::invalid(format!(
+            "`{}` is {}{:?}, but is declared here as {}{:?}",
+            variable.key.name, stored.dtype, stored.shape, variable.dtype, variable.shape
+        )))
+    }
+
+    fn check_initialized(&self, variables: &[&Variable]) -> Result<()> {
+        let missing = self.uninitialized(variables)?;
+        if missing.is_empty() {
+            return Ok(());
+        }
+        Err(Error::new(ErrorCode::Uninitialized, format!("{} without a value: initialize first", list_names(&missing))))
+    }
+}
+
+pub(super) fn list_names(names: &[String]) -> String {
+    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn apply<T: Element>(kind: UpdateKind, stored: &mut [u8], value: &[u8]) {
+    let combine: fn(T, T) -> T = match kind {
+        UpdateKind::Assign => |_, value| value,
+        UpdateKind::Add => T::sum,
+        UpdateKind::Sub => T::difference,
+        UpdateKind::Min => T::smaller,
+        UpdateKind::Max => T::greater,
+    };
+    let size = size_of::<T>();
+    for (stored, value) in stored.chunks_exact_mut(size).zip(value.chunks_exact(size)) {
+        let combined = combine(bytemuck::pod_read_unaligned(stored), bytemuck::pod_read_unaligned(value));
+        stored.copy_from_slice(bytemuck::bytes_of(&combined));
+    }
+}

@@ -1,0 +1,44 @@
+//! What the typed face and its two implementations (`wasm`, `mock`) exchange.
+
+use crate::{Task, Tensor, imp};
+
+/// Where a variable lives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Placement {
+    Auto,
+    On(Task),
+}
+
+/// What `initialize` does with a variable that has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InitializeMode {
+    Overwrite,
+    IfAbsent,
+}
+
+/// How an update changes the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UpdateKind {
+    Assign,
+    Add,
+    Sub,
+    Min,
+    Max,
+}
+
+/// One update of one variable.
+#[derive(Clone, Copy)]
+pub(crate) struct RawChange<'a> {
+    pub(crate) variable: &'a imp::Variable,
+    pub(crate) kind: UpdateKind,
+    /// All elements, little-endian; the type is the variable's.
+    pub(crate) data: &'a [u8],
+    pub(crate) base: Option<u64>,
+}
+
+/// A value and the version that it was read at or that the write made.
+#[derive(Clone, Debug)]
+pub(crate) struct RawValue {
+    pub(crate) tensor: Tensor,
+    pub(crate) version: u64,
+}
