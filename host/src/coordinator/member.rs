@@ -360,7 +360,10 @@ impl Service {
             }
             Command::End { report, reply } => {
                 if self.end_delivered || self.departure.is_some() {
-                    let _ = reply.send(self.end_delivered);
+                    self.end.get_or_insert(report);
+                    let delivered = self.end_delivered;
+                    self.end_waiters.push((Instant::now(), reply));
+                    self.answer_end(delivered);
                     return;
                 }
                 self.end_waiters.push((Instant::now() + END_TIMEOUT, reply));
