@@ -458,11 +458,12 @@ impl Lifetime {
                     self.broadcast(LeaderEvent::Task { task, state: TaskState::Suspect, message }, effects);
                 }
             }
-            TaskState::Running if row.challenger.is_some() => {
-                if restarted || (row.is_quiet(now) && matches!(outcome, ProbeOutcome::Refused(_))) {
-                    let message = format!("{task} was restarted: another incarnation registered");
-                    self.lose(now, task, true, message, effects);
-                }
+            TaskState::Running
+                if row.challenger.is_some()
+                    && (restarted || (row.is_quiet(now) && matches!(outcome, ProbeOutcome::Refused(_)))) =>
+            {
+                let message = format!("{task} was restarted: another incarnation registered");
+                self.lose(now, task, true, message, effects);
             }
             _ => {}
         }

@@ -395,6 +395,10 @@ impl LeaderHandle {
 impl Attend for LeaderHandle {
     /// Registers; the answer waits for a probe where another incarnation of the task attends.
     ///
+    /// # Errors
+    /// `Refused` and `Complete` as the rows decide; `Unreachable` while an earlier process of the task may live, and
+    /// after the service has ended.
+    ///
     /// # Cancel safety
     /// A registration that was accepted but not taken is a stream that breaks at once.
     fn attend(&self, registration: Registration) -> BoxFuture<'_, Result<AttendChannel, AttendError>> {

@@ -1,15 +1,17 @@
 //! Members and their leader in one process, on a paused clock: streams are channels, probes answer what a test sets.
 
 use super::*;
-use crate::attend::{Mode, Replication};
-use crate::cluster::ClusterSpec;
-use crate::handles::ProbeOutcome;
+use crate::attend::{Mode, Replication, TaskState};
+use crate::cluster::{ClusterSpec, TaskType};
+use crate::error::ErrorCode;
+use crate::handles::{AttendChannel, BoxFuture, Job, ProbeOutcome};
 use crate::ids::{Incarnation, RunId};
 use crate::lifetime::{self, EndRule};
 use crate::server::leader::{JobEnd, Leader, LeaderHandle, LeaderOptions};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tokio::task::{JoinHandle, JoinSet};
+use tokio::time::Instant;
 
 const SECOND: Duration = Duration::from_secs(1);
 
