@@ -394,8 +394,12 @@ impl Lifetime {
     /// What follows from a run's end while the training goes on.
     fn ended(&mut self, now: Instant, task: Task, report: &EndReport, effects: &mut Vec<Effect>) {
         if report.leaving || report.ok {
-            let message = if report.message.is_empty() { "its run has ended" } else { &report.message };
-            effects.push(Effect::Left { task, message: message.to_owned() });
+            // With the chief goes the training, then: who waits is cancelled, and that is no failure.
+            let ends_all = self.options.end == EndRule::ChiefDone && task == self.options.leader && report.ok;
+            if !ends_all {
+                let message = if report.message.is_empty() { "its run has ended" } else { &report.message };
+                effects.push(Effect::Left { task, message: message.to_owned() });
+            }
             // Nothing goes on without the leader; another task that leaves didn't fail.
             if report.leaving && !report.ok && task == self.options.leader {
                 let message = format!("{task} left: {}", report.message);

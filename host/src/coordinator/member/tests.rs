@@ -83,8 +83,8 @@ impl Running {
     }
 }
 
-fn start_leader(net: &Arc<Net>, spec: &ClusterSpec, incarnation: u64) -> JoinHandle<JobEnd> {
-    let lifetime = lifetime::Options {
+fn leader_options(spec: &ClusterSpec, incarnation: u64) -> lifetime::Options {
+    lifetime::Options {
         leader: worker(0),
         incarnation: Incarnation(incarnation),
         cluster: spec.clone(),
@@ -96,7 +96,10 @@ fn start_leader(net: &Arc<Net>, spec: &ClusterSpec, incarnation: u64) -> JoinHan
         connect_timeout: SECOND * 60,
         rejoin_timeout: SECOND * 30,
         evaluator_grace: SECOND * 20,
-    };
+    }
+}
+
+fn start_leader(net: &Arc<Net>, lifetime: lifetime::Options) -> JoinHandle<JobEnd> {
     let (leader, handle) = Leader::new(LeaderOptions { lifetime, probe: net.clone() });
     *net.leader.lock().expect("no panic") = Some(handle);
     tokio::spawn(leader.run(CancellationToken::new()))
@@ -104,11 +107,15 @@ fn start_leader(net: &Arc<Net>, spec: &ClusterSpec, incarnation: u64) -> JoinHan
 
 impl Cluster {
     fn start(workers: u32) -> Self {
+        Cluster::start_with(workers, |options| options)
+    }
+
+    fn start_with(workers: u32, change: impl FnOnce(lifetime::Options) -> lifetime::Options) -> Self {
         let spec = ClusterSpec::new()
             .with_job(TaskType::Worker, (0..workers).map(|index| format!("w{index}:1")))
             .with_job(TaskType::Ps, ["p:1"]);
         let net = Arc::new(Net::default());
-        let leader = start_leader(&net, &spec, 1);
+        let leader = start_leader(&net, change(leader_options(&spec, 1)));
         Cluster { net, spec, leader, rejoin_timeout: SECOND * 30, connect_timeout: SECOND * 60 }
     }
 
@@ -546,7 +553,7 @@ async fn restarted_leader_ends_runs_and_takes_over_servers() {
     assert_eq!(attempts.borrow_and_update().map(|attempt| attempt.leader), Some(Incarnation(1)));
     settle().await;
     cluster.leader.abort();
-    let _second = start_leader(&cluster.net, &cluster.spec, 2);
+    let _second = start_leader(&cluster.net, leader_options(&cluster.spec, 2));
     let error = waiting.await.expect("no panic").expect_err("the leader was restarted");
     assert_eq!((error.code, &error.tasks[..]), (ErrorCode::PeerRestarted, &[worker(0)][..]), "{error}");
     assert_eq!(members[0].handle.interrupt_exit_code(), Some(202));
@@ -566,6 +573,48 @@ async fn server_with_end_never_stays_after_the_job() {
     tokio::time::sleep(SECOND * 3600).await;
     assert!(!staying.service.is_finished());
     assert!(staying.handle.training_ended());
+}
+
+#[tokio::test(start_paused = true)]
+async fn chief_done_cancels_the_other_runs_which_exit_well() {
+    let cluster = Cluster::start_with(2, |options| lifetime::Options { end: EndRule::ChiefDone, ..options });
+    let members = cluster.members([worker(0), worker(1), ps(0)]).await;
+    let waiting = wait_at(&members[1], "later", None);
+    settle().await;
+    assert!(members[0].handle.end(done()).await);
+    let error = waiting.await.expect("no panic").expect_err("the chief is done");
+    assert_eq!(error.code, ErrorCode::Cancelled, "{error}");
+    let error = members[1].handle.barrier("other", None).await.expect_err("the chief is done");
+    assert_eq!(error.code, ErrorCode::Cancelled, "{error}");
+    assert_eq!(members[1].handle.interrupt_exit_code(), Some(0));
+    assert!(members[1].handle.end(EndReport { ok: false, exit_code: 0, ..done() }).await);
+    assert_eq!(members[2].handle.job_ended().await, Departure::JobEnded { cause: None });
+    assert_eq!(cluster.leader.await.expect("no panic").cause, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn server_under_a_leader_without_module_serves_on() {
+    let cluster = Cluster::start_with(1, |options| lifetime::Options { mode: None, module_digest: None, ..options });
+    let members = cluster.members([ps(0)]).await;
+    *cluster.net.leader.lock().expect("no panic") = None;
+    cluster.leader.abort();
+    tokio::time::sleep(SECOND * 3600).await;
+    assert!(!members[0].service.is_finished());
+    assert!(!members[0].handle.training_ended());
+}
+
+#[tokio::test(start_paused = true)]
+async fn runner_without_module_fails_the_job_for_everybody() {
+    let cluster = Cluster::start(2);
+    let members = cluster.members([worker(0)]).await;
+    let waiting = wait(&members[0]);
+    let mut options = cluster.options(worker(1));
+    (options.registration.mode, options.registration.module_digest, options.context) = (None, None, None);
+    let error = Cluster::run(options).handle.registered().await.expect_err("it has no module");
+    assert_eq!(refusal_exit_code(&error), 2, "{error:?}");
+    let error = waiting.await.expect("no panic").expect_err("the job has failed");
+    assert!(error.message.contains("worker:1 runs without --module"), "{error}");
+    assert_eq!(members[0].handle.cause().map(|cause| cause.exit_code), Some(2));
 }
 
 #[tokio::test(start_paused = true)]

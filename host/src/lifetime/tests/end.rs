@@ -91,7 +91,6 @@ fn chief_done_ends_the_training_for_the_others() {
     leader.end("worker:0", done());
     leader.check(expect![[r#"
         0s worker:0 <- worker:0 Ended 
-        0s barriers: worker:0 left: its run has ended
         0s barriers: cancelled: the training has ended
         0s worker:0 <- training ended: well
         0s worker:1 <- training ended: well
