@@ -128,9 +128,9 @@ pub fn authorize(identity: Identity, _rpc: Rpc, _container: &str) -> Result<()> 
     }
 }
 
-/// What is told when a container's attempt ends: drop its variables. Called before the first call of the new attempt is
+/// What is told when a container's attempt is followed by another, which is named: drop its variables. Called before the first call of the new attempt is
 /// admitted, under the guard's lock: it must not call the guard.
-pub type AttemptEnded = Arc<dyn Fn(&str) + Send + Sync>;
+pub type AttemptEnded = Arc<dyn Fn(&str, Attempt) + Send + Sync>;
 
 /// A call that may go on.
 #[derive(Clone, Debug)]
@@ -318,7 +318,7 @@ impl Guard {
         state.current = attempt;
         self.inner.sessions.end_earlier_attempts(container, attempt);
         for subscriber in subscribers {
-            subscriber(container);
+            subscriber(container, attempt);
         }
         Ok(())
     }

@@ -123,7 +123,7 @@ async fn attempts_only_go_forward() {
     let guard = guard();
     let drops = Arc::new(Mutex::new(0));
     let seen = drops.clone();
-    guard.on_attempt_ended(Arc::new(move |container| {
+    guard.on_attempt_ended(Arc::new(move |container, _| {
         assert_eq!(container, "default");
         *seen.lock().expect("no panic above") += 1;
     }));
