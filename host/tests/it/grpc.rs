@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 mod attend;
 mod calls;
+mod job;
 mod service;
 
 /// What no test should ever wait for.

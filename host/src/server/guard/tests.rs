@@ -163,3 +163,16 @@ async fn new_attempt_ends_the_sessions_of_the_old_one() {
     assert!(lease.token().is_cancelled());
     assert_eq!(code(guard.admit(Rpc::Push, Some(header(Some((1, 0)))))), ErrorCode::Aborted);
 }
+
+#[tokio::test]
+async fn containers_that_nobody_uses_make_room() {
+    let guard = guard();
+    let attempt = |leader| Attempt { leader: Incarnation(leader), number: 0 };
+    let _lease = guard.sessions().open(&caller(None)).expect("there is room");
+    assert_eq!(guard.adopt("default", attempt(1)), Ok(()));
+    for run in 0..=CONTAINERS_MAX {
+        assert_eq!(guard.adopt(&format!("run-{run}"), attempt(2)), Ok(()));
+    }
+    assert_eq!(guard.attempt("default"), Some(attempt(1)), "one in use is remembered");
+    assert_eq!(guard.attempt("run-0"), None);
+}
