@@ -7,6 +7,7 @@
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
+use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
 use crate::variables::{
     Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, Update,
@@ -14,6 +15,7 @@ use crate::variables::{
 };
 use crate::wire::header::response_header;
 use crate::wire::tensor::ChunkOrder;
+use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1::{self, pull_response, push_request, variables_server};
 use crate::wire::variables::{check_items, update_kind, variables};
 use std::pin::Pin;
@@ -51,7 +53,7 @@ impl VariablesService {
 
     /// The gRPC service, ready to be added to a server.
     pub fn into_server(self) -> variables_server::VariablesServer<Self> {
-        variables_server::VariablesServer::new(self)
+        variables_server::VariablesServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX)
     }
 
     fn open(&self, caller: &Caller) -> Result<Container> {
@@ -76,9 +78,10 @@ impl VariablesService {
     async fn admit_write(
         &self,
         rpc: Rpc,
-        stream: &mut Streaming<v1::PushRequest>,
-    ) -> Result<(Admitted, v1::PushHeader), Status> {
-        let header = match stream.message().await?.and_then(|message| message.kind) {
+        stream: Streaming<v1::PushRequest>,
+    ) -> Result<(Admitted, v1::PushHeader, Streaming<v1::PushRequest>), Status> {
+        let (first, stream) = first_message(stream).await?;
+        let header = match first.and_then(|message| message.kind) {
             Some(push_request::Kind::Header(header)) => header,
             // The guard says what is missing, after it has checked that the caller may know.
             Some(push_request::Kind::Chunk(_)) | None => {
@@ -98,11 +101,11 @@ impl VariablesService {
             return Err(unimplemented("synchronous replicas").into());
         }
         check_items(header.item.len())?;
-        Ok((admitted, header))
+        Ok((admitted, header, stream))
     }
 
-    async fn initialize_stream(&self, mut stream: Streaming<v1::PushRequest>) -> Result<Vec<u64>, Status> {
-        let (admitted, header) = self.admit_write(Rpc::Initialize, &mut stream).await?;
+    async fn initialize_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<Vec<u64>, Status> {
+        let (admitted, header, mut stream) = self.admit_write(Rpc::Initialize, stream).await?;
         let mode = if header.if_absent { InitializeMode::IfAbsent } else { InitializeMode::Overwrite };
         let variables = variables(header.item.into_iter().map(|item| item.variable.unwrap_or_default()).collect())?;
         let container = self.open(&admitted.caller)?;
@@ -120,8 +123,8 @@ impl VariablesService {
         Ok(apply(ticket, staging, write, remember).await?)
     }
 
-    async fn push_stream(&self, mut stream: Streaming<v1::PushRequest>) -> Result<Vec<Snapshot>, Status> {
-        let (admitted, header) = self.admit_write(Rpc::Push, &mut stream).await?;
+    async fn push_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<Vec<Snapshot>, Status> {
+        let (admitted, header, mut stream) = self.admit_write(Rpc::Push, stream).await?;
         if header.if_absent {
             return Err(invalid("`if_absent` belongs to Initialize").into());
         }
@@ -314,7 +317,8 @@ impl variables_server::Variables for VariablesService {
         &self,
         request: Request<Streaming<v1::ScatterRequest>>,
     ) -> Result<Response<v1::PushResponse>, Status> {
-        let header = match request.into_inner().message().await?.and_then(|message| message.kind) {
+        let (first, _) = first_message(request.into_inner()).await?;
+        let header = match first.and_then(|message| message.kind) {
             Some(v1::scatter_request::Kind::Header(header)) => header.header,
             _ => None,
         };

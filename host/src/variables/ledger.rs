@@ -288,3 +288,6 @@ impl Drop for Applying {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

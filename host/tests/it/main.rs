@@ -1,3 +1,4 @@
 //! Integration tests of the library: one binary, a module for each subject.
 
 mod grpc;
+mod variables;
