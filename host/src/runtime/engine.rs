@@ -6,6 +6,7 @@ use bytes::Bytes;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use wasmtime::component::Linker;
 use wasmtime::{Cache, CacheConfig, Config, WasmBacktraceDetails, WasmFeatures};
@@ -104,7 +105,8 @@ impl Engine {
         config.cache(options.cache_dir.as_deref().and_then(open_cache));
         let wasmtime = wasmtime::Engine::new(&config).map_err(|error| EngineError::Wasmtime(error.into()))?;
         let linker = bindings::linker(&wasmtime).map_err(|error| EngineError::Wasmtime(error.into()))?;
-        let ticker = start_ticker(wasmtime.weak()).map_err(EngineError::Ticker)?;
+        // Its thread isn't waited for: it ends by itself within a tick.
+        let (ticker, _thread) = start_ticker(wasmtime.weak()).map_err(EngineError::Ticker)?;
         Ok(Engine { inner: Arc::new(EngineInner { wasmtime, linker, options, _ticker: ticker }) })
     }
 
@@ -186,9 +188,9 @@ fn open_cache(dir: &Path) -> Option<Cache> {
 }
 
 /// Ticks until the engine is gone. An OS thread: a guest that never yields can hold every thread of an executor.
-fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<mpsc::Sender<()>> {
+fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<(mpsc::Sender<()>, JoinHandle<()>)> {
     let (stop, stopped) = mpsc::channel::<()>();
-    std::thread::Builder::new().name("dchost-epoch".to_owned()).spawn(move || {
+    let thread = std::thread::Builder::new().name("dchost-epoch".to_owned()).spawn(move || {
         while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(EPOCH_TICK) {
             match engine.upgrade() {
                 Some(engine) => engine.increment_epoch(),
@@ -196,5 +198,24 @@ fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<mpsc::Sender<()
             }
         }
     })?;
-    Ok(stop)
+    Ok((stop, thread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_ticker_ends_with_its_engine() {
+        let config = configure(&EngineOptions::default()).unwrap();
+        let engine = wasmtime::Engine::new(&config).unwrap();
+        let (stop, thread) = start_ticker(engine.weak()).unwrap();
+        assert!(!thread.is_finished());
+        drop(stop);
+        thread.join().unwrap();
+        // And where only wasmtime's engine is gone.
+        let (_stop, thread) = start_ticker(engine.weak()).unwrap();
+        drop(engine);
+        thread.join().unwrap();
+    }
 }

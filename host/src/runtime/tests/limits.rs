@@ -42,8 +42,13 @@ async fn a_guest_that_copes_with_refused_memory_is_done() {
 async fn declared_memory_above_the_limit_is_refused_before_the_run() {
     let bytes = guest_with_memory(5000, &[], r#"(func (export "run") (result i32) (i32.const 0))"#);
     let limits = Limits { max_memory_bytes: 256 << 20, ..Limits::default() };
+    let early = load(bytes.clone()).await.check_limits(&limits).unwrap_err().to_string();
+    assert!(early.contains("312.50 MiB") && early.contains("--max-memory"), "{early}");
     let RunEnd::Refused { message } = run(bytes, limits).await.0.end else { panic!("not refused") };
-    assert!(message.contains("312.50 MiB") && message.contains("256 MiB") && message.contains("--max-memory"), "{message}");
+    assert!(
+        message.contains("312.50 MiB") && message.contains("256 MiB") && message.contains("--max-memory"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -70,7 +75,8 @@ async fn fuel_ends_a_spinning_guest() {
 
 #[tokio::test]
 async fn handles_are_bounded() {
-    let bytes = guest(&[STDOUT], r#"(func (export "run") (result i32) (loop (drop (call $stdout)) (br 0)) (unreachable))"#);
+    let bytes =
+        guest(&[STDOUT], r#"(func (export "run") (result i32) (loop (drop (call $stdout)) (br 0)) (unreachable))"#);
     let limits = Limits { max_handles: 100, ..Limits::default() };
     let (limit, message) = limit(run(bytes, limits).await.0.end);
     assert_eq!(limit, Limit::Handles);
