@@ -4,6 +4,7 @@ use super::bindings;
 use super::state::State;
 use bytes::Bytes;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -168,8 +169,13 @@ fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
 /// Opens the compile cache; a warning and none where it can't be written.
 fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> Result<Cache, Box<dyn std::error::Error>> {
-        std::fs::create_dir_all(dir)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let dir = dir.canonicalize()?;
+        // What is found there is run as machine code.
+        let metadata = std::fs::metadata(&dir)?;
+        if metadata.mode() & 0o022 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
+            return Err("it belongs to another user, or others may write to it (give it mode 0700)".into());
+        }
         // wasmtime would find out at the first write, on a thread of its own; ask now, so that it is told once.
         let probe = dir.join(format!(".dchost-{}", std::process::id()));
         std::fs::write(&probe, b"")?;
@@ -204,6 +210,16 @@ fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<(mpsc::Sender<(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_cache_that_others_may_write_to_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        std::fs::DirBuilder::new().create(&shared).unwrap();
+        std::fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(open_cache(&shared).is_none());
+        assert!(open_cache(&dir.path().join("own")).is_some());
+    }
 
     #[test]
     fn the_ticker_ends_with_its_engine() {

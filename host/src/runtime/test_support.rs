@@ -264,6 +264,15 @@ pub(crate) const EXIT: Import = Import {
     core: "(param i32)",
 };
 
+/// WASI's `exit-with-code(code)`.
+pub(crate) const EXIT_WITH_CODE: Import = Import {
+    component: r#"
+      (import "wasi:cli/exit@0.2.12" (instance $exit (export "exit-with-code" (func (param "status-code" u8)))))"#,
+    lower: r#"(core func $exit-with-code (canon lower (func $exit "exit-with-code")))"#,
+    name: "exit-with-code",
+    core: "(param i32)",
+};
+
 /// WASI's `get-arguments` and `get-environment`, with a place for the list.
 pub(crate) const ARGUMENTS: Import = Import {
     component: r#"

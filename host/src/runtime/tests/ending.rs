@@ -4,7 +4,7 @@ use super::*;
 use crate::error::{Error, ErrorCode};
 use crate::runtime::DirGrant;
 use crate::runtime::test_support::{
-    ARGUMENTS, BARRIER, BLOCK, ENVIRONMENT, EXIT, LOG, STDOUT, SUBSCRIBE, WRITE, guest, waits_at,
+    ARGUMENTS, BARRIER, BLOCK, ENVIRONMENT, EXIT, EXIT_WITH_CODE, LOG, STDOUT, SUBSCRIBE, WRITE, guest, waits_at,
 };
 
 const SPIN: &str = r#"(func (export "run") (result i32) (loop (br 0)) (unreachable))"#;
@@ -31,6 +31,11 @@ async fn exit_is_no_trap() {
     };
     assert_eq!(end(exits(0)).await, RunEnd::GuestExit { ok: true, code: Some(0) });
     assert_eq!(end(exits(1)).await, RunEnd::GuestExit { ok: false, code: None });
+    let with_code = guest(
+        &[EXIT_WITH_CODE],
+        r#"(func (export "run") (result i32) (call $exit-with-code (i32.const 3)) (i32.const 0))"#,
+    );
+    assert_eq!(end(with_code).await, RunEnd::GuestExit { ok: false, code: Some(3) });
 }
 
 #[tokio::test]
@@ -262,4 +267,13 @@ async fn a_dropped_run_shows_what_has_no_newline_yet() {
     let run = module.run(GuestOptions::default(), fakes.handles(), RunWatch::new());
     assert!(tokio::time::timeout(Duration::from_millis(100), run).await.is_err());
     assert_eq!(fakes.recorder.text(), "out: epoch 1 ...\n");
+}
+
+#[tokio::test]
+async fn a_string_that_is_no_utf8_traps_and_says_so() {
+    let body = r#"(data (i32.const 1024) "\ff\fe")
+        (func (export "run") (result i32) (call $log (i32.const 2) (i32.const 1024) (i32.const 2)) (i32.const 0))"#;
+    let RunEnd::Trap { report } = end(guest(&[LOG], body)).await else { panic!("no trap") };
+    assert!(report.starts_with("guest trapped: ") && report.contains("utf-8"), "{report}");
+    assert!(!report.contains("wasm backtrace"), "{report}");
 }

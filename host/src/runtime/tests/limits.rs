@@ -138,7 +138,7 @@ async fn an_impossible_stack_is_refused_with_its_flag() {
 }
 
 #[tokio::test]
-async fn many_runs_of_one_module_leave_nothing_behind() {
+async fn ten_thousand_runs_of_one_module_meet_no_limit_of_the_engine() {
     let module = load(guest(&[], r#"(func (export "run") (result i32) (i32.const 0))"#)).await;
     for _ in 0..10_050 {
         let report = module.run(GuestOptions::default(), Fakes::new().handles(), RunWatch::new()).await;

@@ -43,6 +43,12 @@ async fn files_that_are_no_components_are_named() {
 }
 
 #[tokio::test]
+async fn precompiled_code_is_refused_unexecuted() {
+    let code = ENGINE.inner.wasmtime.precompile_component(&guest(&[BARRIER], &waits_at("free"))).unwrap();
+    assert!(matches!(refusal(code).await, LoadError::Precompiled { .. }));
+}
+
+#[tokio::test]
 async fn a_missing_file_suggests_its_neighbour() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("train.wasm"), guest(&[BARRIER], &waits_at("free"))).unwrap();
