@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::runtime::Limit;
-use crate::runtime::test_support::{LOG, STDOUT, WRITE, guest, guest_with_memory};
+use crate::runtime::test_support::{BLOCK, LOG, STDOUT, SUBSCRIBE, WRITE, guest, guest_with_memory};
 
 /// Grows memory by 16 MiB until refused, and then does as told.
 fn grows_then(end: &str) -> Vec<u8> {
@@ -144,4 +144,16 @@ async fn ten_thousand_runs_of_one_module_meet_no_limit_of_the_engine() {
         let report = module.run(GuestOptions::default(), Fakes::new().handles(), RunWatch::new()).await;
         assert_eq!(report.end, RunEnd::Done);
     }
+}
+
+#[tokio::test]
+async fn waits_do_not_count_against_the_cpu_budget() {
+    // Sleeps twice as long as the budget, then computes through some epochs, so that the budget is looked at.
+    let body = r#"(func (export "run") (result i32) (local i64)
+        (call $block (call $subscribe (i64.const 1000000000)))
+        (loop (local.set 0 (i64.add (local.get 0) (i64.const 1)))
+          (br_if 0 (i64.lt_u (local.get 0) (i64.const 20000000)))) (i32.const 0))"#;
+    let limits = Limits { cpu_timeout: Some(Duration::from_millis(500)), ..Limits::default() };
+    let (report, _) = run(guest(&[SUBSCRIBE, BLOCK], body), limits).await;
+    assert_eq!(report.end, RunEnd::Done, "{report:?}");
 }
