@@ -141,7 +141,10 @@ fn is_noise(frame: &Frame) -> bool {
         "dchost:worker/",
         "wit-component:",
     ];
+    // With DWARF a name has no path, but its file tells.
+    const NOISE_FILES: [&str; 3] = ["/rustc/", "/dchost-guest-", "/guest-sdk/src/"];
     frame.name.as_deref().is_some_and(|name| NOISE.iter().any(|noise| name.starts_with(noise)))
+        || frame.place.as_deref().is_some_and(|place| NOISE_FILES.iter().any(|file| place.contains(file)))
 }
 
 /// The lines of a backtrace: runs of machinery and repeated calls are one line each.
@@ -244,6 +247,11 @@ mod tests {
         let frames = vec![Frame { name: Some("f".to_owned()), place: Some("src/lib.rs:3".to_owned()) }];
         assert_eq!(fold(&frames), ["f at src/lib.rs:3"]);
         assert_eq!(hint(&frames), None);
+        let of_rust = Frame {
+            name: Some("panic_fmt".to_owned()),
+            place: Some("/rustc/5980/library/core/src/panicking.rs:80".to_owned()),
+        };
+        assert_eq!(fold(&[of_rust]), ["... 1 of the runtime"]);
     }
 
     #[test]
