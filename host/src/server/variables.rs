@@ -13,7 +13,7 @@ use crate::variables::{
     Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, Update,
     UpdateKind, VariableRef,
 };
-use crate::wire::header::response_header;
+use crate::wire::header::{missing, response_header};
 use crate::wire::tensor::ChunkOrder;
 use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1::{self, pull_response, push_request, variables_server};
@@ -107,7 +107,7 @@ impl VariablesService {
     async fn initialize_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<Vec<u64>, Status> {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Initialize, stream).await?;
         let mode = if header.if_absent { InitializeMode::IfAbsent } else { InitializeMode::Overwrite };
-        let variables = variables(header.item.into_iter().map(|item| item.variable.unwrap_or_default()).collect())?;
+        let variables = variables(references(header.item)?)?;
         let container = self.open(&admitted.caller)?;
 
         let mut ticket = match self.begin(&admitted).await? {
@@ -131,7 +131,7 @@ impl VariablesService {
         let want_values = header.want_values;
         let how = header.item.iter().map(|item| Ok((update_kind(item.kind)?, item.base_version)));
         let how = how.collect::<Result<Vec<_>>>()?;
-        let variables = variables(header.item.into_iter().map(|item| item.variable.unwrap_or_default()).collect())?;
+        let variables = variables(references(header.item)?)?;
         let container = self.open(&admitted.caller)?;
 
         let mut ticket = match self.begin(&admitted).await? {
@@ -184,6 +184,10 @@ impl VariablesService {
             staging = receive => staging,
         }
     }
+}
+
+fn references(items: Vec<v1::PushItem>) -> Result<Vec<v1::VariableRef>> {
+    items.into_iter().map(|item| item.variable.ok_or_else(|| missing("item.variable"))).collect()
 }
 
 fn updates(
