@@ -14,7 +14,7 @@ use crate::variables::{
     UpdateKind, VariableRef,
 };
 use crate::wire::header::{missing, response_header};
-use crate::wire::tensor::ChunkOrder;
+use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1::{self, pull_response, push_request, variables_server};
 use crate::wire::variables::{check_items, update_kind, variables};
@@ -255,7 +255,7 @@ fn is_run_container(name: &str) -> bool {
     name.strip_prefix("run-").is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// A stream of a header and chunks. The blocks go out as they are: a chunk is a block.
+/// A stream of a header and chunks. Chunks are parts of the variable's blocks, not copies.
 pub type PullStream = Pin<Box<dyn Stream<Item = Result<v1::PullResponse, Status>> + Send>>;
 
 impl VariablesService {
@@ -267,7 +267,7 @@ impl VariablesService {
         };
         let chunks = (0..).zip(snapshots).flat_map(|(item, snapshot)| {
             let mut offset = 0;
-            snapshot.blocks.into_slices().map(move |data| {
+            snapshot.blocks.into_pieces(CHUNK_BYTES).map(move |data| {
                 let chunk = v1::Chunk { item, offset, data };
                 offset += chunk.data.len() as u64;
                 pull_response::Kind::Chunk(chunk)
