@@ -11,6 +11,8 @@ use crate::exit::Exit;
 /// ([`NotServed`](crate::coordinator::plan::NotServed)); both before anything is bound or started.
 pub fn run(args: &cli::Run, environment: &Environment) -> anyhow::Result<Exit> {
     let config::RunConfig { resolved, listener: _ } = config::run(args, environment)?;
+    // What worked out differently than meant shows here; the defaults are for who asks.
+    tracing::info!("configuration: {}", resolved.describe_given());
     for line in resolved.describe().lines() {
         tracing::debug!("{line}");
     }
