@@ -23,7 +23,7 @@ pub mod bindings {
 }
 
 /// The only run of this component instance.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Context;
 
 /// A declared variable, and its type in the host's words.
