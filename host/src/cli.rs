@@ -146,7 +146,7 @@ pub struct JobOptions {
     pub timeout: Option<Timeout>,
     /// How often the job is tried, the first try included. Values above 1 are not served yet. Default: 1.
     /// [env: DCHOST_MAX_ATTEMPTS]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::count::<u32>)]
     pub max_attempts: Option<u32>,
     /// Namespace of variables and barriers on shared servers. Default: default. [env: DCHOST_CONTAINER]
     #[arg(long, value_name = "NAME")]

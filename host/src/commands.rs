@@ -1,6 +1,7 @@
 //! The subcommands, one file each.
 
 pub mod launch;
+pub mod logging;
 pub mod new;
 pub mod plan;
 pub mod run;

@@ -1,4 +1,54 @@
 //! Reads flags, environment and files into one value; the only reader of the environment.
+//!
+//! Flags beat the environment (`DCHOST_*`, TF_CONFIG), which beats the file of `--config`. Paths in a file are relative
+//! to the working directory, as those of flags are.
+
+mod child;
+mod environment;
+mod file;
+mod listener;
+mod reader;
+
+pub use environment::Environment;
+pub use listener::take_listener;
+
+use crate::attend::Replication;
+use crate::cli::{self, GuestOptions, JobOptions, LogFormat, LogOptions, PlaceOptions};
+use crate::coordinator::resolve::values::{self, EndRule, RpcLayer, Timeout, ValueError, WasmOption};
+use crate::coordinator::resolve::{
+    Fault, Faults, LimitSettings, Purpose, Resolved, Setting, Settings, check_launch, resolve,
+};
+use clap::ValueEnum as _;
+use reader::Reader;
+use std::ffi::OsString;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a needed task may stay out of reach: pods of a job may be scheduled minutes apart.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(600);
+/// The same where one machine starts all tasks at once.
+pub const LAUNCH_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+/// How long a task may take to come back.
+pub const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an evaluator may go on after training.
+pub const EVALUATOR_GRACE: Duration = Duration::from_secs(60);
+/// How long compiling may take.
+pub const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Namespace of variables and barriers.
+pub const CONTAINER: &str = "default";
+/// Bytes of one guest's memories and tables.
+pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
+/// Bytes of the largest tensor in one call.
+pub const TENSOR_BYTES_MAX: u64 = 256 << 20;
+/// Bytes of the largest component file.
+pub const MODULE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of a guest's wasm stack.
+pub const WASM_STACK_BYTES_MAX: u64 = 512 << 10;
+/// Component handles and resource table entries of a guest.
+pub const HANDLES_MAX: u32 = 10_000;
+/// Bytes that a guest may print in all.
+pub const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 
 /// Every setting that the environment and the file may hold, named as its flag is.
 pub const KEYS: [&str; 34] = [
@@ -42,3 +92,246 @@ pub const KEYS: [&str; 34] = [
 pub fn twin(key: &str) -> String {
     format!("DCHOST_{}", key.to_uppercase().replace('-', "_"))
 }
+
+/// What a run needs.
+#[derive(Debug)]
+pub struct RunConfig {
+    /// The validated configuration.
+    pub resolved: Resolved,
+    /// The listening socket that was handed over. Blocking, as it came.
+    pub listener: Option<TcpListener>,
+}
+
+/// What `dchost launch` needs besides the numbers of tasks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// The component.
+    pub module: PathBuf,
+    /// Flags that every task gets: module, job, guest and limits. Without task, cluster, `--launched` and logging.
+    pub child_arguments: Vec<OsString>,
+    /// Arguments of every guest, to follow `--` at the end.
+    pub guest_args: Vec<String>,
+    /// Everything else that was read.
+    pub settings: Settings,
+}
+
+/// What is logged, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LogConfig {
+    /// 0: information, warnings and errors; 1: debug; from 2: trace.
+    pub verbose: u8,
+    /// Lines for people or for programs.
+    pub format: LogFormat,
+}
+
+impl LogConfig {
+    /// Writes it as flags, for a child.
+    pub fn child_arguments(&self) -> Vec<OsString> {
+        let format = match self.format {
+            LogFormat::Text => "--log-format=text",
+            LogFormat::Json => "--log-format=json",
+        };
+        std::iter::once(format.into()).chain((0..self.verbose).map(|_| "-v".into())).collect()
+    }
+}
+
+/// Reads what is logged, and how.
+///
+/// # Errors
+/// A variable that doesn't fit; what the flags say comes with it, so that the error can be logged that way.
+pub fn log(options: &LogOptions, environment: &Environment) -> Result<LogConfig, (LogConfig, Faults)> {
+    let mut faults = Vec::new();
+    let mut text = |key: &str| environment.text(&twin(key)).map_err(|fault| faults.push(fault)).ok().flatten();
+    let (verbose, format) = (text("verbose"), text("log-format"));
+    let mut config = LogConfig { verbose: options.verbose, format: options.log_format.unwrap_or_default() };
+    if let (0, Some(text)) = (options.verbose, verbose) {
+        match text.trim().parse() {
+            Ok(verbose) => config.verbose = verbose,
+            Err(_) => {
+                let what = format!("`{}` is no number from 0 to 255", text.escape_debug());
+                faults.push(Fault::new(format!("`{}`", twin("verbose")), what, "0, 1 and 2 are the levels"));
+            }
+        }
+    }
+    if let (None, Some(text)) = (options.log_format, format) {
+        match LogFormat::from_str(text, false) {
+            Ok(format) => config.format = format,
+            Err(_) => {
+                let what = format!("`{}` is unknown, known are text, json", text.escape_debug());
+                faults.push(Fault::new(format!("`{}`", twin("log-format")), what, ""));
+            }
+        }
+    }
+    if faults.is_empty() { Ok(config) } else { Err((config, Faults(faults))) }
+}
+
+/// Reads and validates the configuration of a run, and takes the socket that was handed over.
+///
+/// # Errors
+/// Every fault; nothing has been bound.
+pub fn run(args: &cli::Run, environment: &Environment) -> Result<RunConfig, Faults> {
+    let (listener, fault) = match take_listener(environment) {
+        Ok(listener) => (listener, None),
+        Err(fault) => (None, Some(fault)),
+    };
+    let address = listener.as_ref().and_then(|listener| listener.local_addr().ok());
+    let mut settings = run_settings(args, environment, address);
+    settings.faults.extend(fault);
+    check_directories(&mut settings);
+    Ok(RunConfig { resolved: resolve(&settings, Purpose::Run)?, listener })
+}
+
+/// Reads and validates the configuration that `dchost plan` prints.
+///
+/// # Errors
+/// Every fault.
+pub fn plan(args: &cli::Run, environment: &Environment) -> Result<Resolved, Faults> {
+    resolve(&run_settings(args, environment, None), Purpose::Plan)
+}
+
+/// Reads and validates what `dchost launch` passes on.
+///
+/// # Errors
+/// Every fault; nothing has been bound or started.
+pub fn launch(args: &cli::Launch, environment: &Environment) -> Result<LaunchConfig, Faults> {
+    let mut reader = Reader::new(environment, args.job.config.as_deref());
+    // TF_CONFIG and the place in a cluster are other processes' business; the tasks get their own.
+    let place = PlaceOptions { mode: args.mode, replication: args.replication, ..PlaceOptions::default() };
+    let mode = reader.pick("mode", place.mode, values::mode);
+    let replication = reader.pick_or("replication", place.replication, values::replication, Replication::BetweenGraph);
+    let connect_timeout = LAUNCH_CONNECT_TIMEOUT;
+    let module = args.module.as_ref();
+    let mut settings = shared(&mut reader, module, &args.job, &args.guest, connect_timeout);
+    (settings.mode, settings.replication) = (mode, replication);
+    settings.guest_args.clone_from(&args.guest_args);
+    (settings.faults, settings.warnings) = (reader.faults, reader.warnings);
+    check_directories(&mut settings);
+    check_launch(&settings, args.client)?;
+    let child_arguments = child::arguments(&settings);
+    let module = settings.module.as_ref().map(|module| module.value.clone()).unwrap_or_default();
+    Ok(LaunchConfig { module, child_arguments, guest_args: args.guest_args.clone(), settings })
+}
+
+/// Reads the settings of a run, without validating them together.
+pub fn run_settings(args: &cli::Run, environment: &Environment, listener: Option<SocketAddr>) -> Settings {
+    let mut reader = Reader::new(environment, args.job.config.as_deref());
+    let place = &args.place;
+    let tf_config = reader.keep(environment.text("TF_CONFIG")).flatten().map(str::to_owned);
+    let task = reader.pick("task", place.task.clone(), values::text);
+    let cluster = reader.cluster(place.cluster.clone());
+    let mode = reader.pick("mode", place.mode, values::mode);
+    let replication = reader.pick_or("replication", place.replication, values::replication, Replication::BetweenGraph);
+    let rpc_layer = reader.pick_or("rpc-layer", place.rpc_layer, values::rpc_layer, RpcLayer::Grpc);
+    let bind = reader.pick("bind", place.bind.clone(), values::text);
+    let insecure = reader.switch("insecure", place.insecure);
+    let shared = shared(&mut reader, args.module.as_ref(), &args.job, &args.guest, CONNECT_TIMEOUT);
+    Settings {
+        task,
+        cluster,
+        tf_config,
+        mode,
+        replication,
+        rpc_layer,
+        bind,
+        insecure,
+        guest_args: args.guest_args.clone(),
+        launched: args.launched,
+        listener,
+        faults: reader.faults,
+        warnings: reader.warnings,
+        ..shared
+    }
+}
+
+/// Reads what a run and a launch have in common; the rest is as if nobody had given it.
+fn shared(
+    reader: &mut Reader<'_>,
+    module: Option<&PathBuf>,
+    job: &JobOptions,
+    guest: &GuestOptions,
+    connect_timeout: Duration,
+) -> Settings {
+    let env = reader.list("env", &guest.env, values::env_grant);
+    let env_values = reader.env_values(&env);
+    Settings {
+        module: reader.pick("module", module.cloned(), values::path),
+        task: None,
+        cluster: None,
+        tf_config: None,
+        mode: None,
+        replication: Setting::default(Replication::BetweenGraph),
+        rpc_layer: Setting::default(RpcLayer::Grpc),
+        bind: None,
+        insecure: Setting::default(false),
+        no_cluster_barrier: reader.switch("no-cluster-barrier", job.no_cluster_barrier),
+        end: reader.pick_or("end", job.end, values::end_rule, EndRule::AllDone),
+        connect_timeout: reader.pick_or("connect-timeout", job.connect_timeout, values::duration, connect_timeout),
+        rejoin_timeout: reader.pick_or("rejoin-timeout", job.rejoin_timeout, values::duration, REJOIN_TIMEOUT),
+        evaluator_grace: reader.pick_or("evaluator-grace", job.evaluator_grace, values::duration, EVALUATOR_GRACE),
+        barrier_timeout: reader.pick_or("barrier-timeout", job.barrier_timeout, values::timeout, Timeout(None)),
+        timeout: reader.pick_or("timeout", job.timeout, values::positive_timeout, Timeout(None)),
+        max_attempts: reader.pick_or("max-attempts", job.max_attempts, values::count, 1),
+        container: reader.pick_or("container", job.container.clone(), values::text, CONTAINER.to_owned()),
+        summary_dir: reader.pick("summary-dir", job.summary_dir.clone(), values::path),
+        dirs: reader.list("dir", &guest.dirs, values::dir_grant),
+        env,
+        env_values,
+        limits: limits(reader, guest),
+        cache: reader.cache(guest.cache_dir.clone(), guest.no_cache),
+        guest_args: Vec::new(),
+        launched: false,
+        listener: None,
+        faults: Vec::new(),
+        warnings: Vec::new(),
+    }
+}
+
+fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
+    macro_rules! wasm {
+        ($variant:ident) => {
+            guest.wasm.iter().rev().find_map(|option| match option {
+                WasmOption::$variant(value) => Some(*value),
+                _ => None,
+            })
+        };
+    }
+    let some = |value: Result<u64, ValueError>| value.map(Some);
+    LimitSettings {
+        max_memory: reader.pick_or("max-memory", guest.max_memory, values::size, MEMORY_BYTES_MAX),
+        max_tensor: reader.pick_or("max-tensor", guest.max_tensor, values::size, TENSOR_BYTES_MAX),
+        max_module_size: reader.pick_or("max-module-size", guest.max_module_size, values::size, MODULE_BYTES_MAX),
+        compile_timeout: reader.pick_or(
+            "compile-timeout",
+            guest.compile_timeout,
+            values::positive_duration,
+            COMPILE_TIMEOUT,
+        ),
+        max_variable_bytes: reader.pick_or(
+            "max-variable-bytes",
+            guest.max_variable_bytes.map(Some),
+            |text| some(values::size(text)),
+            None,
+        ),
+        cpu_timeout: reader.pick_or("cpu-timeout", wasm!(CpuTimeout), values::positive_timeout, Timeout(None)),
+        fuel: reader.pick_or("fuel", wasm!(Fuel).map(Some), |text| some(values::count(text)), None),
+        max_wasm_stack: reader.pick_or("max-wasm-stack", wasm!(MaxWasmStack), values::size, WASM_STACK_BYTES_MAX),
+        max_handles: reader.pick_or("max-handles", wasm!(MaxHandles), values::count, HANDLES_MAX),
+        max_output: reader.pick_or("max-output", wasm!(MaxOutput), values::size, OUTPUT_BYTES_MAX),
+    }
+}
+
+/// Checks that the directories that the guest shall see are there.
+fn check_directories(settings: &mut Settings) {
+    for grant in &settings.dirs.value {
+        let what = match std::fs::metadata(&grant.host) {
+            Ok(metadata) if metadata.is_dir() => continue,
+            Ok(_) => "is no directory".to_owned(),
+            Err(error) => format!("can't be used: {error}"),
+        };
+        let what = format!("`{}` {what}", grant.host.display());
+        settings.faults.push(Fault::new(settings.dirs.origin.place("dir"), what, "give a directory of this machine"));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,8 +1,11 @@
 //! Resolve, plan, run: from flags, environment and files to effects.
 
+pub mod console;
+pub mod launched;
 pub mod local;
 pub mod member;
 pub mod placement;
 pub mod plan;
 pub mod resolve;
 pub mod run;
+pub mod summary;

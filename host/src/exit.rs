@@ -40,4 +40,38 @@ impl Exit {
     pub const fn code(self) -> u8 {
         self as u8
     }
+
+    /// The meaning of another dchost process's exit code; none where dchost never exits with it.
+    pub const fn from_code(code: u8) -> Option<Exit> {
+        Some(match code {
+            0 => Exit::Done,
+            1 => Exit::WorkerError,
+            2 => Exit::Refused,
+            3 => Exit::Trap,
+            4 => Exit::Limit,
+            70 => Exit::Bug,
+            74 => Exit::Files,
+            124 => Exit::Timeout,
+            130 => Exit::Interrupted,
+            143 => Exit::Terminated,
+            200 => Exit::Bind,
+            201 => Exit::Unreachable,
+            202 => Exit::PeerFailed,
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_has_one_meaning() {
+        let known: Vec<_> = (0..=u8::MAX).filter_map(Exit::from_code).collect();
+        assert_eq!(known.len(), 13);
+        for exit in known {
+            assert_eq!(Exit::from_code(exit.code()), Some(exit));
+        }
+    }
 }

@@ -13,6 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
+pub use crate::variables::{InitializeMode, UpdateKind, VariableRef};
+
 /// A boxed future, so that the traits here can be trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -66,30 +68,6 @@ pub struct Value {
     pub version: u64,
 }
 
-/// What `initialize` does with a variable that has a value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum InitializeMode {
-    /// Sets the value.
-    Overwrite,
-    /// Leaves the value as it is.
-    IfAbsent,
-}
-
-/// How an update changes the value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum UpdateKind {
-    /// Sets it.
-    Assign,
-    /// Adds to it.
-    Add,
-    /// Subtracts from it.
-    Sub,
-    /// Takes the smaller of both, element by element.
-    Min,
-    /// Takes the greater of both, element by element.
-    Max,
-}
-
 /// One update of one variable; `V` names it (a [`Variable`] or a [`VariableRef`]).
 #[derive(Clone, Debug)]
 pub struct Change<'a, V> {
@@ -138,15 +116,6 @@ pub trait Variables: Send + Sync {
     /// Applies changes, each atomic for its variable; answers in the same order.
     fn update<'a>(&'a self, changes: Vec<Change<'a, Variable>>, want_values: bool)
     -> BoxFuture<'a, Result<Vec<Value>>>;
-}
-
-/// A variable as the task that holds it knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct VariableRef {
-    /// Its name within the container.
-    pub name: String,
-    /// Element type and extents.
-    pub ty: TensorType,
 }
 
 /// The variables of one container on one task: met by this process's own store, and by `client` for another task's.

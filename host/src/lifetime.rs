@@ -1,1 +1,598 @@
 //! The leader's rows, and what follows from them: loss, end, leaving; a pure state machine.
+//!
+//! [`Lifetime`] holds a row for each runner (a task whose plan runs `worker_fn`, evaluator excluded) from the attempt's
+//! start and for every other task from its first attend. Events go in with `now`, [`Effect`]s come out in the order in
+//! which they are to happen; `server::leader` carries them out.
+//!
+//! | row | event | next row | what follows |
+//! | --- | --- | --- | --- |
+//! | never seen | registers | running | |
+//! | never seen | connect timeout after the attempt's start (runners) | lost | the attempt ends, 201 |
+//! | running | its stream breaks, or it is silent for [`HEARTBEAT_SILENCE`] | suspect | its address is dialled |
+//! | running | reports its end | ended | in error or by a trap: the attempt ends |
+//! | running, suspect | another incarnation registers | same | the first is dialled; if it lives: already-exists |
+//! | suspect | the same incarnation registers | running | |
+//! | suspect | dialling it is refused, or another incarnation answers | lost | the attempt ends, 202 |
+//! | suspect | rejoin timeout | lost | the attempt ends, 202 |
+//! | ended | the same incarnation registers (its end report was not acknowledged) | ended | |
+//! | ended, lost | another incarnation registers | same | complete, or refused; an evaluator's failed one: running |
+//!
+//! An evaluator's end or loss never ends an attempt. The job goes through phases:
+//!
+//! | phase | ends when | what follows |
+//! | --- | --- | --- |
+//! | training | every runner has ended (`--end chief-done`: the leader's), or the attempt has failed for good | training-ended to all |
+//! | training ended | no runner runs (at most [`GUEST_GRACE`] and a little), and evaluators have ended or had their grace | job-ended to all; `--end never` stays here unless the job failed |
+//! | job ended | the others have gone, at most [`LEAVE_GRACE`] | the leader leaves |
+//!
+//! A leader without module serves: it keeps rows, and its job never ends by itself.
+
+mod register;
+mod report;
+mod row;
+
+pub use report::{RowStatus, Silent};
+
+use crate::attend::{
+    AttendError, Cause, EndReport, LeaderEvent, Mode, Registered, Registration, Replication, TaskState,
+};
+use crate::cluster::{ClusterSpec, Task, TaskType};
+use crate::error::{Error, ErrorCode};
+use crate::exit::Exit;
+use crate::handles::ProbeOutcome;
+use crate::ids::{Attempt, Incarnation};
+use row::Row;
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+/// How often a task and its leader tell each other that they live.
+pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
+
+/// A stream that was silent for so long counts as broken: five heartbeats, so that one slow moment harms nobody.
+pub const HEARTBEAT_SILENCE: Duration = Duration::from_secs(10);
+
+/// How long a guest goes on after the training has ended before its process drops it.
+pub const GUEST_GRACE: Duration = Duration::from_secs(10);
+
+/// How long the leader stays after job-ended for tasks that have not gone.
+pub const LEAVE_GRACE: Duration = Duration::from_secs(10);
+
+/// What the leader waits beyond [`GUEST_GRACE`] for the end reports of dropped guests.
+const END_REPORT_GRACE: Duration = Duration::from_secs(5);
+
+/// How often a silent task is dialled.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// When a task that was never seen is dialled first: most have attended by then.
+const FIRST_PROBE: Duration = Duration::from_secs(2);
+
+/// A run that ended because of another task (201, 202) is taken for the first cause only after this time: the loss of
+/// that other task may be noticed a moment later.
+const CONSEQUENCE_GRACE: Duration = Duration::from_secs(2);
+
+/// When ps and joined tasks leave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EndRule {
+    /// Every runner has ended.
+    #[default]
+    AllDone,
+    /// The chief's run has ended.
+    ChiefDone,
+    /// They serve until they are stopped, unless the job fails.
+    Never,
+}
+
+/// What the leader knows and wants.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// The leader's own task: chief:0, else worker:0.
+    pub leader: Task,
+    /// Of the leader's process.
+    pub incarnation: Incarnation,
+    /// The leader's view of the cluster.
+    pub cluster: ClusterSpec,
+    /// None: the leader is a standard server without module; then rows are kept, and nothing ends.
+    pub mode: Option<Mode>,
+    /// How runs are placed.
+    pub replication: Replication,
+    /// Whether chief and workers have the cluster barrier.
+    pub barrier: bool,
+    /// sha256 of the leader's module.
+    pub module_digest: Option<[u8; 32]>,
+    /// When ps and joined tasks leave.
+    pub end: EndRule,
+    /// How long a runner may take to attend, from the attempt's start.
+    pub connect_timeout: Duration,
+    /// How long a task whose stream broke may take to attend again.
+    pub rejoin_timeout: Duration,
+    /// How long evaluators may go on after the training has ended well.
+    pub evaluator_grace: Duration,
+}
+
+impl Options {
+    /// Whether the leader runs `worker_fn`, so that there is a job which ends.
+    fn has_job(&self) -> bool {
+        self.mode == Some(Mode::IndependentWorker)
+    }
+
+    /// Whether the plan of `task` runs `worker_fn`, evaluators excluded.
+    fn is_runner(&self, task: Task) -> bool {
+        self.has_job()
+            && match self.replication {
+                Replication::BetweenGraph => {
+                    matches!(task.job, TaskType::Chief | TaskType::Worker) && self.cluster.contains(task)
+                }
+                Replication::InGraph => task == self.leader,
+            }
+    }
+}
+
+/// One attend stream, as its service numbers it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(pub u64);
+
+/// What the service has to do, in this order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Answer the registration of a connection; on an error the connection is over.
+    Answer {
+        /// Which.
+        connection: ConnectionId,
+        /// The answer.
+        result: Result<Registered, AttendError>,
+    },
+    /// Send an event.
+    Send {
+        /// Where to.
+        connection: ConnectionId,
+        /// What.
+        event: LeaderEvent,
+    },
+    /// Close a stream; its end is not to be reported back.
+    Close {
+        /// Which.
+        connection: ConnectionId,
+    },
+    /// Dial a task and report what it shows.
+    Probe {
+        /// Whom.
+        task: Task,
+        /// The address that the cluster lists.
+        address: String,
+    },
+    /// A task has failed or was restarted: its barriers fail with this error.
+    Failed {
+        /// Who.
+        task: Task,
+        /// What waiters are told.
+        error: Error,
+    },
+    /// A task's run has ended or left: barriers that it has not arrived at abort.
+    Left {
+        /// Who.
+        task: Task,
+        /// What happened.
+        message: String,
+    },
+    /// No barrier passes any more.
+    CancelBarriers {
+        /// What waiters are told.
+        error: Error,
+    },
+    /// The leader may leave.
+    Leave {
+        /// The first cause of a failure; none where all is well.
+        cause: Option<Cause>,
+    },
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Training,
+    TrainingEnded { at: Instant },
+    JobEnded { at: Instant },
+    Left,
+}
+
+/// The state machine; see the module's tables.
+#[derive(Debug)]
+pub struct Lifetime {
+    options: Options,
+    attempt: Attempt,
+    rows: BTreeMap<Task, Row>,
+    /// Whose stream it is; a connection that waits for a probe of the task's first incarnation is not here yet.
+    connections: BTreeMap<ConnectionId, Task>,
+    phase: Phase,
+    cause: Option<Cause>,
+    /// A failure that looks like a consequence, and when it counts as the cause.
+    consequence: Option<(Instant, Cause)>,
+}
+
+impl Lifetime {
+    /// Starts the first attempt.
+    pub fn new(now: Instant, options: Options) -> Self {
+        let attempt = Attempt { leader: options.incarnation, number: 0 };
+        let rows = options
+            .cluster
+            .training_tasks()
+            .filter(|&task| options.is_runner(task))
+            .map(|task| {
+                // The leader's own process is here; it needs no dialling, and no deadline to find itself.
+                let lost_at = if task == options.leader { None } else { now.checked_add(options.connect_timeout) };
+                (task, Row::never_seen(now, true, lost_at, now + FIRST_PROBE))
+            })
+            .collect();
+        Lifetime {
+            options,
+            attempt,
+            rows,
+            connections: BTreeMap::new(),
+            phase: Phase::Training,
+            cause: None,
+            consequence: None,
+        }
+    }
+
+    /// The attempt that runs now.
+    pub fn attempt(&self) -> Attempt {
+        self.attempt
+    }
+
+    /// What the leader was started with.
+    pub fn options(&self) -> &Options {
+        &self.options
+    }
+
+    /// Whether the training has ended, well or not.
+    pub fn training_ended(&self) -> bool {
+        self.phase != Phase::Training
+    }
+
+    /// The first cause of a failure.
+    pub fn cause(&self) -> Option<&Cause> {
+        self.cause.as_ref()
+    }
+
+    /// Whose stream a connection is.
+    pub fn task_of(&self, connection: ConnectionId) -> Option<Task> {
+        self.connections.get(&connection).copied()
+    }
+
+    /// The open stream of a task.
+    pub fn connection_of(&self, task: Task) -> Option<ConnectionId> {
+        self.rows.get(&task)?.connection
+    }
+
+    /// Every open stream.
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.connections.keys().copied()
+    }
+
+    /// Takes a registration. Its answer may have to wait for a probe.
+    pub fn attend(&mut self, now: Instant, connection: ConnectionId, registration: Registration) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.register(now, connection, registration, &mut effects);
+        self.advance(now, &mut effects);
+        effects
+    }
+
+    /// Notes that a message came in on a connection; every one counts as a heartbeat.
+    pub fn heard(&mut self, now: Instant, connection: ConnectionId) {
+        if let Some(row) = self.connections.get(&connection).and_then(|task| self.rows.get_mut(task)) {
+            row.last_seen = Some(now);
+        }
+    }
+
+    /// Takes a task's end report, and acknowledges it. A second one of the same task changes nothing.
+    pub fn end(&mut self, now: Instant, connection: ConnectionId, report: EndReport) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let Some(&task) = self.connections.get(&connection) else { return effects };
+        let Some(row) = self.rows.get_mut(&task) else { return effects };
+        row.last_seen = Some(now);
+        let first = row.state == TaskState::Running;
+        if first {
+            row.set(now, TaskState::Ended, report.message.clone());
+            row.end = Some(report.clone());
+        }
+        let event = LeaderEvent::Task { task, state: TaskState::Ended, message: report.message.clone() };
+        effects.push(Effect::Send { connection, event });
+        if first && task.job != TaskType::Evaluator {
+            self.ended(now, task, &report, &mut effects);
+        }
+        self.advance(now, &mut effects);
+        effects
+    }
+
+    /// Takes the end of a stream that the service did not close itself.
+    pub fn broken(&mut self, now: Instant, connection: ConnectionId) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if let Some(&task) = self.connections.get(&connection) {
+            self.suspect(now, task, "its attend stream broke", &mut effects);
+        } else {
+            for row in self.rows.values_mut() {
+                // The second incarnation gave up before the first was dialled.
+                row.challenger.take_if(|challenger| challenger.connection == connection);
+            }
+        }
+        self.advance(now, &mut effects);
+        effects
+    }
+
+    /// Takes what a probe showed.
+    pub fn probed(&mut self, now: Instant, task: Task, outcome: ProbeOutcome) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.take_probe(now, task, outcome, &mut effects);
+        self.advance(now, &mut effects);
+        effects
+    }
+
+    /// Lets time pass: what was due by `now` happens.
+    pub fn tick(&mut self, now: Instant) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let silent: Vec<Task> = self.rows.iter().filter(|(_, row)| row.is_silent(now)).map(|(&task, _)| task).collect();
+        for task in silent {
+            self.suspect(now, task, "it sent no heartbeat", &mut effects);
+        }
+        let overdue: Vec<Task> =
+            self.rows.iter().filter(|(_, row)| row.is_overdue(now)).map(|(&task, _)| task).collect();
+        for task in overdue {
+            self.lose_overdue(now, task, &mut effects);
+        }
+        if let Some((_, cause)) = self.consequence.take_if(|(at, _)| *at <= now) {
+            self.fail(now, cause, &mut effects);
+        }
+        self.advance(now, &mut effects);
+        effects
+    }
+
+    /// Ends the job at once, because the leader's process is told to stop.
+    pub fn stop(&mut self, now: Instant) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        if self.options.has_job() && self.phase == Phase::Training {
+            let task = self.options.leader;
+            let message = "the leader was told to stop".to_owned();
+            self.fail(now, Cause { task, exit_code: Exit::Terminated.code(), message }, &mut effects);
+        }
+        if self.options.has_job() && !matches!(self.phase, Phase::JobEnded { .. } | Phase::Left) {
+            self.end_job(now, &mut effects);
+        }
+        if self.phase != Phase::Left {
+            self.phase = Phase::Left;
+            effects.push(Effect::Leave { cause: self.cause.clone() });
+        }
+        effects
+    }
+
+    /// When [`Lifetime::tick`] is due next.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let phase = match self.phase {
+            Phase::Training | Phase::Left => None,
+            Phase::TrainingEnded { at } => {
+                let guests = at + GUEST_GRACE + END_REPORT_GRACE;
+                let evaluators = at.checked_add(self.options.evaluator_grace);
+                match (self.runner_runs(), self.evaluator_runs() && self.cause.is_none()) {
+                    (true, true) => evaluators.map(|evaluators| guests.max(evaluators)),
+                    (true, false) => Some(guests),
+                    (false, true) => evaluators,
+                    (false, false) => None,
+                }
+            }
+            Phase::JobEnded { at } => Some(at + LEAVE_GRACE),
+        };
+        let jobless = matches!(self.phase, Phase::JobEnded { .. } | Phase::Left);
+        let rows = self.rows.iter().filter(|_| !jobless).filter_map(|(&task, row)| {
+            row.next_deadline(self.options.cluster.contains(task) && task != self.options.leader)
+        });
+        rows.chain(phase).chain(self.consequence.as_ref().map(|(at, _)| *at)).min()
+    }
+
+    /// What follows from a run's end while the training goes on.
+    fn ended(&mut self, now: Instant, task: Task, report: &EndReport, effects: &mut Vec<Effect>) {
+        if report.leaving || report.ok {
+            let message = if report.message.is_empty() { "its run has ended" } else { &report.message };
+            effects.push(Effect::Left { task, message: message.to_owned() });
+            // Nothing goes on without the leader; another task that leaves didn't fail.
+            if report.leaving && !report.ok && task == self.options.leader {
+                let message = format!("{task} left: {}", report.message);
+                self.fail(now, Cause { task, exit_code: report.exit_code, message }, effects);
+            }
+            return;
+        }
+        let cause = Cause { task, exit_code: report.exit_code, message: report.message.clone() };
+        effects.push(Effect::Failed { task, error: peer_failed(&cause) });
+        let consequence = [Exit::Unreachable.code(), Exit::PeerFailed.code()].contains(&report.exit_code);
+        if consequence && task != self.options.leader {
+            if self.phase == Phase::Training {
+                self.consequence.get_or_insert((now + CONSEQUENCE_GRACE, cause));
+            }
+        } else {
+            self.fail(now, cause, effects);
+        }
+    }
+
+    /// A task's stream is gone: dial it, unless it has ended.
+    fn suspect(&mut self, now: Instant, task: Task, why: &str, effects: &mut Vec<Effect>) {
+        let Some(row) = self.rows.get_mut(&task) else { return };
+        if let Some(connection) = row.connection.take() {
+            self.connections.remove(&connection);
+            effects.push(Effect::Close { connection });
+        }
+        if row.state == TaskState::Running && !matches!(self.phase, Phase::JobEnded { .. } | Phase::Left) {
+            row.set(now, TaskState::Suspect, why.to_owned());
+            row.lost_at = now.checked_add(self.options.rejoin_timeout);
+            row.probe_at = now;
+            row.announced = false;
+        }
+    }
+
+    fn take_probe(&mut self, now: Instant, task: Task, outcome: ProbeOutcome, effects: &mut Vec<Effect>) {
+        let Some(row) = self.rows.get_mut(&task) else { return };
+        row.probing = false;
+        row.probe_at = now + PROBE_INTERVAL;
+        row.probe_error = Some(match &outcome {
+            ProbeOutcome::Answered(incarnation) if row.incarnation.is_none_or(|own| own == *incarnation) => {
+                "it answers, but does not attend".to_owned()
+            }
+            ProbeOutcome::Answered(_) => "another incarnation answers".to_owned(),
+            ProbeOutcome::Refused(why) | ProbeOutcome::NoAnswer(why) => why.clone(),
+        });
+        let restarted = matches!(outcome, ProbeOutcome::Answered(incarnation) if row.incarnation != Some(incarnation));
+        match row.state {
+            TaskState::Suspect => {
+                let lost = restarted || matches!(outcome, ProbeOutcome::Refused(_));
+                if lost {
+                    let message = match &outcome {
+                        ProbeOutcome::Refused(why) => {
+                            format!("{task} is gone: {}, and dialling it: {why}", row.message)
+                        }
+                        _ => format!("{task} was restarted: another incarnation answers"),
+                    };
+                    self.lose(now, task, restarted, message, effects);
+                } else if !std::mem::replace(&mut row.announced, true) {
+                    let message = format!("{}; {}", row.message, row.probe_error.as_deref().unwrap_or_default());
+                    self.broadcast(LeaderEvent::Task { task, state: TaskState::Suspect, message }, effects);
+                }
+            }
+            TaskState::Running if row.challenger.is_some() => {
+                let silent = row.last_seen.is_none_or(|seen| now >= seen + HEARTBEAT_INTERVAL * 2);
+                if restarted || (silent && matches!(outcome, ProbeOutcome::Refused(_))) {
+                    let message = format!("{task} was restarted: another incarnation registered");
+                    self.lose(now, task, true, message, effects);
+                }
+            }
+            _ => {}
+        }
+        self.answer_challenger(now, task, effects);
+    }
+
+    fn lose_overdue(&mut self, now: Instant, task: Task, effects: &mut Vec<Effect>) {
+        let Some(row) = self.rows.get(&task) else { return };
+        let why = row.probe_error.as_deref().unwrap_or("it was not dialled");
+        let message = if row.state == TaskState::NeverSeen {
+            let after = humantime::format_duration(self.options.connect_timeout);
+            format!("{task} did not attend within {after} (--connect-timeout): {why}")
+        } else {
+            let after = humantime::format_duration(self.options.rejoin_timeout);
+            format!("{task} did not come back within {after} (--rejoin-timeout): {}; {why}", row.message)
+        };
+        self.lose(now, task, false, message, effects);
+        self.answer_challenger(now, task, effects);
+    }
+
+    /// Takes a task for dead.
+    fn lose(&mut self, now: Instant, task: Task, restarted: bool, message: String, effects: &mut Vec<Effect>) {
+        let Some(row) = self.rows.get_mut(&task) else { return };
+        let exit = if row.state == TaskState::NeverSeen { Exit::Unreachable } else { Exit::PeerFailed };
+        row.set(now, TaskState::Lost, message.clone());
+        if let Some(connection) = row.connection.take() {
+            self.connections.remove(&connection);
+            effects.push(Effect::Close { connection });
+        }
+        let code = if restarted { ErrorCode::PeerRestarted } else { ErrorCode::PeerFailed };
+        effects.push(Effect::Failed { task, error: Error::new(code, message.clone()).with_tasks([task]) });
+        self.broadcast(LeaderEvent::Task { task, state: TaskState::Lost, message: message.clone() }, effects);
+        if task.job != TaskType::Evaluator {
+            self.fail(now, Cause { task, exit_code: exit.code(), message }, effects);
+        }
+    }
+
+    /// Ends the attempt with a cause. There is one attempt, so the training has ended; the first cause stays.
+    fn fail(&mut self, now: Instant, cause: Cause, effects: &mut Vec<Effect>) {
+        if !self.options.has_job() || self.phase != Phase::Training {
+            return;
+        }
+        self.consequence = None;
+        effects.push(Effect::CancelBarriers { error: peer_failed(&cause) });
+        self.cause = Some(cause);
+        self.end_training(now, effects);
+    }
+
+    fn end_training(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.phase = Phase::TrainingEnded { at: now };
+        self.broadcast(LeaderEvent::TrainingEnded { cause: self.cause.clone() }, effects);
+    }
+
+    fn end_job(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        self.phase = Phase::JobEnded { at: now };
+        self.broadcast(LeaderEvent::JobEnded { cause: self.cause.clone() }, effects);
+    }
+
+    /// Goes on to the next phase where it is time, and dials who has to be dialled.
+    fn advance(&mut self, now: Instant, effects: &mut Vec<Effect>) {
+        if self.options.has_job() {
+            if self.phase == Phase::Training && self.consequence.is_none() {
+                let ended = |row: &Row| row.state == TaskState::Ended;
+                let all_done = self.rows.values().filter(|row| row.runner).all(ended);
+                let chief_done =
+                    self.options.end == EndRule::ChiefDone && self.rows.get(&self.options.leader).is_some_and(ended);
+                if all_done || chief_done {
+                    let reason = "the chief's run has ended, and with it the training";
+                    effects.push(Effect::CancelBarriers { error: Error::new(ErrorCode::Cancelled, reason) });
+                    self.end_training(now, effects);
+                }
+            }
+            if let Phase::TrainingEnded { at } = self.phase {
+                let guests_done = !self.runner_runs() || now >= at + GUEST_GRACE + END_REPORT_GRACE;
+                let evaluators_done = self.cause.is_some()
+                    || !self.evaluator_runs()
+                    || at.checked_add(self.options.evaluator_grace).is_some_and(|end| now >= end);
+                let stays = self.options.end == EndRule::Never && self.cause.is_none();
+                if guests_done && evaluators_done && !stays {
+                    self.end_job(now, effects);
+                }
+            }
+            if let Phase::JobEnded { at } = self.phase {
+                let others = self.connections.values().any(|&task| task != self.options.leader);
+                if !others || now >= at + LEAVE_GRACE {
+                    self.phase = Phase::Left;
+                    effects.push(Effect::Leave { cause: self.cause.clone() });
+                }
+            }
+        }
+        if matches!(self.phase, Phase::JobEnded { .. } | Phase::Left) {
+            return;
+        }
+        let mut unreachable = Vec::new();
+        for (&task, row) in &mut self.rows {
+            if task == self.options.leader || !row.wants_probe(now) {
+                continue;
+            }
+            row.probing = true;
+            match self.options.cluster.address(task) {
+                Some(address) => effects.push(Effect::Probe { task, address: address.to_owned() }),
+                None => unreachable.push(task),
+            }
+        }
+        for task in unreachable {
+            self.take_probe(now, task, ProbeOutcome::NoAnswer("it has no server to dial".to_owned()), effects);
+        }
+    }
+
+    fn runner_runs(&self) -> bool {
+        self.rows.values().any(|row| row.runner && row.runs())
+    }
+
+    fn evaluator_runs(&self) -> bool {
+        self.rows.iter().any(|(task, row)| task.job == TaskType::Evaluator && row.runs())
+    }
+
+    fn broadcast(&self, event: LeaderEvent, effects: &mut Vec<Effect>) {
+        effects.extend(self.connections.keys().map(|&connection| Effect::Send { connection, event: event.clone() }));
+    }
+}
+
+/// What guests are told when the attempt has ended with a cause.
+pub fn peer_failed(cause: &Cause) -> Error {
+    let (task, code) = (cause.task, cause.exit_code);
+    let message = match (cause.message.as_str(), code) {
+        ("", _) => format!("{task} failed with exit code {code}"),
+        (message, code) if code == Exit::Unreachable.code() || code == Exit::PeerFailed.code() => {
+            if message.contains(&task.to_string()) { message.to_owned() } else { format!("{task}: {message}") }
+        }
+        (message, code) => format!("{task} failed with exit code {code}: {message}"),
+    };
+    Error::new(ErrorCode::PeerFailed, message).with_tasks([task])
+}
+
+#[cfg(test)]
+mod tests;

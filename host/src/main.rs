@@ -1,7 +1,57 @@
 //! The `dchost` binary: parse, start tracing, run, exit code.
 
+use clap::Parser as _;
+use dchost::cli::{Cli, Command, LogFormat};
+use dchost::commands;
+use dchost::config::{self, Environment, LogConfig};
+use dchost::coordinator::plan::NotServed;
+use dchost::coordinator::resolve::Faults;
+use dchost::exit::Exit;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    ExitCode::SUCCESS
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            if !commands::plan::print_usage_error(&arguments, &error) {
+                // Nobody is left to tell where that fails.
+                let _ = error.print();
+            }
+            return code(if error.use_stderr() { Exit::Refused } else { Exit::Done });
+        }
+    };
+    let environment = Environment::of_process();
+    let (log, faults) = match config::log(&cli.log, &environment) {
+        Ok(log) => (log, None),
+        Err((log, faults)) => (log, Some(faults)),
+    };
+    commands::logging::start(log, std::io::stderr);
+    let result = match (faults, &cli.command) {
+        (Some(faults), _) => Err(faults.into()),
+        (None, None) => commands::run::run(&cli.run, &environment),
+        (None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
+        (None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
+        (None, Some(Command::New(args))) => commands::new::run(args),
+    };
+    code(result.unwrap_or_else(|error| {
+        report(&error, log);
+        if error.is::<Faults>() || error.is::<NotServed>() { Exit::Refused } else { Exit::Bug }
+    }))
+}
+
+/// Tells an error and its causes, once.
+fn report(error: &anyhow::Error, log: LogConfig) {
+    match log.format {
+        LogFormat::Text => {
+            use std::io::Write as _;
+            // Nobody is left to tell where that fails.
+            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+        }
+        LogFormat::Json => tracing::error!("{error:#}"),
+    }
+}
+
+fn code(exit: Exit) -> ExitCode {
+    ExitCode::from(exit.code())
 }

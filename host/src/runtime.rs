@@ -1,1 +1,52 @@
-//! Runs components: wasmtime's engine, bindings, limits, and one file for each imported WIT interface.
+//! Runs components: wasmtime's engine, loading, limits, and one file for each imported WIT interface.
+//!
+//! Nothing else in dchost names wasmtime. A component's life:
+//!
+//! ```text
+//! Engine::load -> Module            size cap, header, sha256, compile (cached), fit to the world
+//! Module::run  -> RunReport         one store; host functions answer through `handles`; dropping the future ends the guest
+//! ```
+//!
+//! | file | what it is |
+//! | --- | --- |
+//! | `engine` | wasmtime's configuration, the epoch ticker, the linker that every component is linked by |
+//! | `load`, `sniff`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
+//! | `limits` | what one run may use, and what was refused to it |
+//! | `run`, `watch`, `trap` | one call of `worker_fn`, what an onlooker sees of it, how its end is told |
+//! | `bindings`, `state`, `calls` | generated code, what a store holds, the way every waiting host call goes |
+//! | `output` | the guest's stdout and stderr, line by line |
+//! | `worker_context`, `variables`, `pending`, `ops`, `kernels`, `summary`, `log` | the imported interfaces |
+//!
+//! A guest's mistake is answered with an error of the WIT; a broken invariant traps; a panic in a host function becomes
+//! [`RunEnd::HostBug`] and spares the process.
+
+mod bindings;
+mod calls;
+mod engine;
+mod fit;
+mod kernels;
+mod limits;
+mod load;
+mod log;
+mod ops;
+mod output;
+mod pending;
+mod run;
+mod sniff;
+mod state;
+mod summary;
+#[cfg(test)]
+mod test_support;
+#[cfg(test)]
+mod tests;
+mod trap;
+mod variables;
+mod watch;
+mod worker_context;
+
+pub use engine::{Engine, EngineError, EngineOptions};
+pub use fit::Misfit;
+pub use limits::{Limit, Limits};
+pub use load::{LoadError, Module};
+pub use run::{DirGrant, GuestOptions, RunEnd, RunReport};
+pub use watch::RunWatch;

@@ -1,5 +1,6 @@
 //! Tensors: element type, extents and bytes.
 
+use crate::error::{Error, ErrorCode, Result};
 use bytes::Bytes;
 use std::fmt;
 
@@ -74,6 +75,29 @@ impl TensorType {
     }
 }
 
+impl TensorType {
+    /// Greatest rank of a tensor: what TensorFlow's own limit (254) is to programs, with headers that stay small.
+    pub const RANK_MAX: usize = 32;
+
+    /// Size of a whole tensor, in bytes, after checking that the type can be served at all.
+    ///
+    /// # Errors
+    /// `invalid-argument` (gRPC `INVALID_ARGUMENT`): the rank is above [`RANK_MAX`](Self::RANK_MAX), or the size overflows
+    /// the address space.
+    pub fn checked_size_bytes(&self) -> Result<usize> {
+        let invalid = |message| Error::new(ErrorCode::InvalidArgument, message);
+        if self.shape.len() > Self::RANK_MAX {
+            let (rank, max) = (self.shape.len(), Self::RANK_MAX);
+            return Err(invalid(format!(
+                "rank `{rank}` of a tensor is above the greatest, `{max}`; merge some of its axes"
+            )));
+        }
+        self.size_bytes().ok_or_else(|| {
+            invalid(format!("size of tensor `{self}` overflows the address space; split it into several variables"))
+        })
+    }
+}
+
 impl fmt::Display for TensorType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}{:?}", self.dtype, self.shape)
@@ -98,9 +122,63 @@ pub struct TensorView<'a> {
     pub data: &'a [u8],
 }
 
+/// Refuses bytes that are not as many as their type says.
+///
+/// # Errors
+/// `invalid-argument` (gRPC `INVALID_ARGUMENT`) with both sizes; and those of [`TensorType::checked_size_bytes`].
+pub fn check_data(name: &str, ty: &TensorType, data_bytes: usize) -> Result<()> {
+    let expected =
+        ty.checked_size_bytes().map_err(|error| Error::new(error.code, format!("`{name}`: {}", error.message)))?;
+    if data_bytes == expected {
+        return Ok(());
+    }
+    let message = format!("value of `{name}` has `{data_bytes}` bytes, but `{ty}` takes `{expected}`");
+    Err(Error::new(ErrorCode::InvalidArgument, message).with_names([name]))
+}
+
 impl Tensor {
     /// Borrows the tensor's bytes.
     pub fn view(&self) -> TensorView<'_> {
         TensorView { ty: self.ty.clone(), data: &self.data }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_count_elements_and_refuse_overflow() {
+        let cases: [(DType, &[u64], Option<usize>); 7] = [
+            (DType::F32, &[], Some(4)),
+            (DType::F32, &[3, 4], Some(48)),
+            (DType::U8, &[0, u64::MAX], Some(0)),
+            (DType::S64, &[5], Some(40)),
+            (DType::F64, &[u64::MAX], None),
+            (DType::U8, &[1 << 63], None),
+            (DType::U8, &[1 << 40, 1 << 40], None),
+        ];
+        for (dtype, shape, expected) in cases {
+            let ty = TensorType::new(dtype, shape);
+            assert_eq!(ty.size_bytes(), expected, "{ty}");
+            assert_eq!(ty.checked_size_bytes().ok(), expected, "{ty}");
+        }
+    }
+
+    #[test]
+    fn rank_is_bounded() {
+        assert_eq!(TensorType::new(DType::U8, vec![1; TensorType::RANK_MAX]).checked_size_bytes(), Ok(1));
+        let error = TensorType::new(DType::U8, vec![1; TensorType::RANK_MAX + 1]).checked_size_bytes().unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidArgument);
+        assert!(error.message.contains("`33`") && error.message.contains("`32`"), "{error}");
+    }
+
+    #[test]
+    fn data_of_the_wrong_size_names_both_sizes() {
+        let ty = TensorType::new(DType::F32, [2, 2]);
+        assert_eq!(check_data("w", &ty, 16), Ok(()));
+        let error = check_data("w", &ty, 12).unwrap_err();
+        assert!(error.message.contains("`12`") && error.message.contains("`16`"), "{error}");
+        assert_eq!(error.names, ["w"]);
     }
 }

@@ -1,1 +1,74 @@
-//! The variables that one task holds: containers, values, versions, writes applied once.
+//! Variables: named state in containers, the rules of its updates, and writes that are applied once.
+//!
+//! A [`Store`] is the state of one server, a [`Container`] one namespace in it. Everything here is thread-safe and knows no
+//! socket: the server and the local handles call the same functions.
+//!
+//! | rule | where |
+//! | --- | --- |
+//! | a value is blocks of at most 1 MiB; reads share them, writes copy only what is shared | [`Blocks`] |
+//! | an update is atomic for its variable, a read sees whole updates | [`Container`] |
+//! | a new attempt begins with an empty container, an older one is refused | [`Store::open`] |
+//! | a write is applied once for each run and sequence | [`Ledger`] |
+//! | incoming bytes are staged and applied when they are complete | [`Staging`] |
+//!
+//! # Source
+//! The resource variables of TensorFlow's servers: kept in the task that hosts them by container and name, shared by all
+//! sessions, updated under one lock each (`resource_variable_ops.cc`, `resource_mgr.h`). Versions, base versions and writes
+//! that are applied once are ours.
+
+mod blocks;
+mod container;
+mod kernel;
+mod ledger;
+mod staging;
+mod store;
+
+pub use blocks::{BLOCK_BYTES, Blocks};
+pub use container::{Container, NAME_BYTES_MAX, Payload, Snapshot, Update, VARIABLES_MAX, check_variable, name_some};
+pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
+pub use staging::Staging;
+pub use store::{Store, StoreOptions, VariableStatus};
+
+use crate::tensor::TensorType;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What `initialize` does with a variable that has a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InitializeMode {
+    /// Sets the value.
+    Overwrite,
+    /// Leaves the value as it is.
+    IfAbsent,
+}
+
+/// How an update changes the value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum UpdateKind {
+    /// Sets it.
+    Assign,
+    /// Adds to it.
+    Add,
+    /// Subtracts from it.
+    Sub,
+    /// Takes the smaller of both, element by element.
+    Min,
+    /// Takes the greater of both, element by element.
+    Max,
+}
+
+/// A variable as the task that holds it knows it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct VariableRef {
+    /// Its name within the container.
+    pub name: String,
+    /// Element type and extents.
+    pub ty: TensorType,
+}
+
+/// Locks, also after a panic elsewhere: what these locks hold is valid between any two statements.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,2 +1,47 @@
-//! Tasks of this repository.
-fn main() {}
+//! Tasks of this repository: `cargo xtask guests|demo|test|soak`.
+//!
+//! Everything that takes more than one command to do right is here, so that a developer's machine and CI do the same.
+
+mod demo;
+mod guests;
+mod shell;
+mod soak;
+mod steps;
+mod test;
+
+use std::process::ExitCode;
+
+const USAGE: &str = "\
+usage: cargo xtask TASK
+
+  guests              build the example and test components (wasm32-wasip2, profile `guest`)
+  demo                build everything and train the digits example on a cluster of this machine
+  test                all that CI runs: fmt, guests, clippy, doc, tests, doctests, deny
+  soak [PART...]      long checks: counter [RUNS], digits, client; all of them without PART
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let outcome = match args.as_slice() {
+        ["guests"] => guests::run(),
+        ["demo"] => demo::run(),
+        ["test"] => test::run(),
+        ["soak", parts @ ..] => soak::run(parts),
+        ["-h" | "--help" | "help"] => {
+            print!("{USAGE}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprintln!("error: unknown task `{}`\n\n{USAGE}", other.join(" "));
+            return ExitCode::from(2);
+        }
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,286 @@
 //! Another task's variables over gRPC.
+//!
+//! A value is copied from the caller's memory chunk by chunk, as the connection takes them, so that a call never holds a second
+//! copy of what it sends. What it receives goes into one piece of memory of exactly the value's size.
+
+use crate::client::channel::{Lane, Peers, Try};
+use crate::cluster::Task;
+use crate::error::{Error, ErrorCode, Result};
+use crate::handles::{BoxFuture, Change, InitializeMode, TaskVariables, Value, VariableRef};
+use crate::tensor::{Tensor, TensorType, TensorView, check_data};
+use crate::wire::tensor::ChunkOrder;
+use crate::wire::v1::variables_client::VariablesClient;
+use crate::wire::v1::{self, pull_response, push_request};
+use crate::wire::variables::ITEMS_MAX;
+use bytes::Bytes;
+use std::pin::pin;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Status, Streaming};
+
+/// Size of a chunk that is sent, in bytes: it is copied from the guest's memory and encoded while it is in the cache.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// Chunks that wait for the connection: enough that it never waits for the copy, and 1 MiB at most.
+const CHUNKS_QUEUED: usize = 4;
+
+/// Bytes of names and types in one message, well below the 4 MiB that a server takes.
+const HEADER_BYTES_MAX: usize = 1 << 20;
+
+/// Values of one write; a larger call is several writes, so that it waits for little staging memory on the server.
+const WRITE_BYTES_MAX: usize = 64 << 20;
+
+/// The variables of a run's container on another task.
+#[derive(Clone, Debug)]
+pub struct RemoteVariables {
+    peers: Peers,
+    task: Task,
+}
+
+impl RemoteVariables {
+    /// Makes the view of `task`; dials nobody.
+    pub fn new(peers: Peers, task: Task) -> Self {
+        RemoteVariables { peers, task }
+    }
+
+    /// Sends one write. `answer` reads what comes back.
+    async fn write<T, Fut>(
+        &self,
+        header: &v1::PushHeader,
+        values: &[&[u8]],
+        answer: impl Fn(VariablesClient<tonic::transport::Channel>, ReceiverStream<v1::PushRequest>) -> Fut + Send + Sync,
+    ) -> Result<T>
+    where
+        Fut: Future<Output = Result<T, Status>> + Send,
+    {
+        let answer = &answer;
+        self.peers
+            .call(self.task, Lane::Bulk, true, move |Try { channel, header: request }| async move {
+                let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED);
+                let mut feed = pin!(feed(sender, v1::PushHeader { header: Some(request), ..header.clone() }, values));
+                let mut call = pin!(answer(VariablesClient::new(channel), ReceiverStream::new(receiver)));
+                let mut fed = false;
+                loop {
+                    tokio::select! {
+                        // The answer first: a refusal comes before all chunks are sent.
+                        biased;
+                        result = &mut call => return result,
+                        () = &mut feed, if !fed => fed = true,
+                    }
+                }
+            })
+            .await
+    }
+}
+
+/// Sends header and chunks; ends early where nobody takes them any more.
+async fn feed(sender: mpsc::Sender<v1::PushRequest>, header: v1::PushHeader, values: &[&[u8]]) {
+    let message = |kind| v1::PushRequest { kind: Some(kind) };
+    if sender.send(message(push_request::Kind::Header(header))).await.is_err() {
+        return;
+    }
+    for (item, value) in (0..).zip(values) {
+        let mut offset = 0;
+        for piece in value.chunks(CHUNK_BYTES) {
+            // The place in the queue first: a copy is made when it can go.
+            let Ok(permit) = sender.reserve().await else { return };
+            let data = Bytes::copy_from_slice(piece);
+            permit.send(message(push_request::Kind::Chunk(v1::Chunk { item, offset, data })));
+            offset += piece.len() as u64;
+        }
+    }
+}
+
+/// Reads header and chunks of an answer. Nothing is allocated that wasn't asked for.
+async fn values(
+    stream: &mut Streaming<v1::PullResponse>,
+    types: &[&TensorType],
+    with_data: bool,
+) -> Result<Vec<Value>, Status> {
+    let strange = |what: &str| Status::from(Error::new(ErrorCode::Internal, format!("answer has {what}")));
+    let Some(pull_response::Kind::Header(header)) = stream.message().await?.and_then(|message| message.kind) else {
+        return Err(strange("no header"));
+    };
+    if header.tensor.len() != types.len() || header.version.len() != types.len() {
+        return Err(strange("another number of values than were asked for"));
+    }
+    for (tensor, ty) in header.tensor.into_iter().zip(types) {
+        if TensorType::try_from(tensor)? != **ty {
+            return Err(strange("a value of another type than was asked for"));
+        }
+    }
+    let mut data = vec![Vec::new(); types.len()];
+    let mut whole = vec![Bytes::new(); types.len()];
+    let mut order = ChunkOrder::new(types.iter().copied().filter(|_| with_data))?;
+    while !order.is_complete() {
+        let message =
+            stream.message().await?.ok_or_else(|| order.finish().err().map_or(strange("no end"), Status::from))?;
+        let Some(pull_response::Kind::Chunk(chunk)) = message.kind else { return Err(strange("a second header")) };
+        let item = order.accept(&chunk)?;
+        let bytes = types[item].checked_size_bytes()?;
+        if chunk.data.len() == bytes {
+            whole[item] = chunk.data;
+            continue;
+        }
+        if data[item].is_empty() {
+            data[item].reserve_exact(bytes);
+        }
+        data[item].extend_from_slice(&chunk.data);
+        if data[item].len() == bytes {
+            whole[item] = Bytes::from(std::mem::take(&mut data[item]));
+        }
+    }
+    // The trailers: what follows the last chunk is the call's real end.
+    if stream.message().await?.is_some() {
+        return Err(strange("more messages than values"));
+    }
+    let value = |((ty, data), version): ((&&TensorType, Bytes), u64)| Value {
+        tensor: Tensor { ty: (*ty).clone(), data },
+        version,
+    };
+    Ok(types.iter().zip(whole).zip(header.version).map(value).collect())
+}
+
+/// Cuts a call into messages that a server takes. `size` is the size of an item's name and type, and of its value.
+fn batches<T>(items: Vec<T>, write_bytes_max: usize, size: impl Fn(&T) -> (usize, usize)) -> Vec<Vec<T>> {
+    let mut batches: Vec<Vec<T>> = Vec::new();
+    let (mut header_bytes, mut value_bytes) = (0, 0);
+    for item in items {
+        let (header, value) = size(&item);
+        let fits = |batch: &Vec<T>| {
+            batch.len() < ITEMS_MAX
+                && header_bytes + header <= HEADER_BYTES_MAX
+                && value_bytes + value <= write_bytes_max
+        };
+        match batches.last_mut().filter(|batch| fits(batch)) {
+            Some(batch) => {
+                batch.push(item);
+                header_bytes += header;
+                value_bytes += value;
+            }
+            None => {
+                batches.push(vec![item]);
+                (header_bytes, value_bytes) = (header, value);
+            }
+        }
+    }
+    batches
+}
+
+/// An upper bound of what a reference takes in a message, in bytes.
+fn header_bytes(variable: &VariableRef) -> usize {
+    variable.name.len() + 10 * variable.ty.shape.len() + 32
+}
+
+impl TaskVariables for RemoteVariables {
+    fn initialize<'a>(
+        &'a self,
+        values: Vec<(VariableRef, TensorView<'a>)>,
+        mode: InitializeMode,
+    ) -> BoxFuture<'a, Result<Vec<u64>>> {
+        Box::pin(async move {
+            let mut versions = Vec::with_capacity(values.len());
+            for (variable, view) in &values {
+                check_data(&variable.name, &variable.ty, view.data.len())?;
+            }
+            for batch in batches(values, WRITE_BYTES_MAX, |(variable, view)| (header_bytes(variable), view.data.len()))
+            {
+                let item = |(variable, _): &(VariableRef, TensorView<'_>)| v1::PushItem {
+                    variable: Some(variable.into()),
+                    ..Default::default()
+                };
+                let header = v1::PushHeader {
+                    item: batch.iter().map(item).collect(),
+                    if_absent: mode == InitializeMode::IfAbsent,
+                    ..Default::default()
+                };
+                let data: Vec<_> = batch.iter().map(|(_, view)| view.data).collect();
+                let answer = |mut client: VariablesClient<_>, stream| async move {
+                    Ok(client.initialize(stream).await?.into_inner().version)
+                };
+                versions.extend(self.write(&header, &data, answer).await?);
+            }
+            Ok(versions)
+        })
+    }
+
+    fn uninitialized(&self, variables: Vec<VariableRef>, wait: Duration) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(async move {
+            let mut names = Vec::new();
+            let started = std::time::Instant::now();
+            for batch in batches(variables, usize::MAX, |variable| (header_bytes(variable), 0)) {
+                // Once some are missing there is nothing left to wait for.
+                let wait = if names.is_empty() { wait.saturating_sub(started.elapsed()) } else { Duration::ZERO };
+                let request = v1::UninitializedRequest {
+                    header: None,
+                    variable: batch.iter().map(v1::VariableRef::from).collect(),
+                    wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
+                };
+                let request = &request;
+                let ask = move |Try { channel, header }: Try| async move {
+                    let request = v1::UninitializedRequest { header: Some(header), ..request.clone() };
+                    Ok(VariablesClient::new(channel).uninitialized(request).await?.into_inner().name)
+                };
+                names.extend(self.peers.call(self.task, Lane::Control, false, ask).await?);
+            }
+            Ok(names)
+        })
+    }
+
+    fn pull(&self, variables: Vec<VariableRef>) -> BoxFuture<'_, Result<Vec<Value>>> {
+        Box::pin(async move {
+            let mut all = Vec::with_capacity(variables.len());
+            for batch in batches(variables, usize::MAX, |variable| (header_bytes(variable), 0)) {
+                let types: Vec<_> = batch.iter().map(|variable| &variable.ty).collect();
+                let request = v1::PullRequest {
+                    variable: batch.iter().map(v1::VariableRef::from).collect(),
+                    ..Default::default()
+                };
+                let (request, types) = (&request, &types);
+                let ask = move |Try { channel, header }: Try| async move {
+                    let request = v1::PullRequest { header: Some(header), ..request.clone() };
+                    let mut stream = VariablesClient::new(channel).pull(request).await?.into_inner();
+                    values(&mut stream, types, true).await
+                };
+                all.extend(self.peers.call(self.task, Lane::Bulk, false, ask).await?);
+            }
+            Ok(all)
+        })
+    }
+
+    fn push<'a>(
+        &'a self,
+        changes: Vec<Change<'a, VariableRef>>,
+        want_values: bool,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        Box::pin(async move {
+            for change in &changes {
+                check_data(&change.variable.name, &change.variable.ty, change.value.data.len())?;
+            }
+            // Changes with base versions are applied together or not at all, so they go together as long as they fit.
+            let together = changes.iter().any(|change| change.base.is_some());
+            let bytes_max = if together { usize::MAX } else { WRITE_BYTES_MAX };
+            let mut all = Vec::with_capacity(changes.len());
+            let size = |change: &Change<'_, VariableRef>| (header_bytes(&change.variable), change.value.data.len());
+            for batch in batches(changes, bytes_max, size) {
+                let item = |change: &Change<'_, VariableRef>| v1::PushItem {
+                    variable: Some((&change.variable).into()),
+                    kind: v1::UpdateKind::from(change.kind).into(),
+                    base_version: change.base,
+                };
+                let header =
+                    v1::PushHeader { item: batch.iter().map(item).collect(), want_values, ..Default::default() };
+                let data: Vec<_> = batch.iter().map(|change| change.value.data).collect();
+                let types: Vec<_> = batch.iter().map(|change| &change.variable.ty).collect();
+                let types = &types;
+                let answer = move |mut client: VariablesClient<_>, stream| async move {
+                    let mut stream = client.push(stream).await?.into_inner();
+                    values(&mut stream, types, want_values).await
+                };
+                all.extend(self.write(&header, &data, answer).await?);
+            }
+            Ok(all)
+        })
+    }
+}

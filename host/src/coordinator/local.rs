@@ -1,1 +1,89 @@
 //! Adapters of domain state in this process to handles.
+
+use crate::error::Result;
+use crate::handles::{BoxFuture, Change, TaskVariables, Value};
+use crate::ids::Attempt;
+use crate::tensor::{Tensor, TensorView};
+use crate::variables::{Container, InitializeMode, Payload, Snapshot, Store, Update, VariableRef};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+/// This process's own variables, as a run in it sees them: the very state that its server serves, without gRPC.
+///
+/// Values are read from and written to the store by the thread that polls the call, the guest's own.
+#[derive(Debug)]
+pub struct LocalVariables {
+    store: Store,
+    container: String,
+    attempt: Mutex<Option<Attempt>>,
+    runtime: Handle,
+}
+
+impl LocalVariables {
+    /// Makes the view of one container. `runtime` is the control runtime, whose timers end waits.
+    pub fn new(store: Store, container: impl Into<String>, attempt: Option<Attempt>, runtime: Handle) -> Self {
+        LocalVariables { store, container: container.into(), attempt: Mutex::new(attempt), runtime }
+    }
+
+    /// Says which attempt the run is in, as soon as the leader has told.
+    pub fn set_attempt(&self, attempt: Attempt) {
+        *self.attempt.lock().unwrap_or_else(PoisonError::into_inner) = Some(attempt);
+    }
+
+    /// Opened for each call, so that a deleted container is made anew and an attempt that is over is refused.
+    fn open(&self) -> Result<Container> {
+        let attempt = *self.attempt.lock().unwrap_or_else(PoisonError::into_inner);
+        self.store.open(&self.container, attempt)
+    }
+}
+
+impl TaskVariables for LocalVariables {
+    fn initialize<'a>(
+        &'a self,
+        values: Vec<(VariableRef, TensorView<'a>)>,
+        mode: InitializeMode,
+    ) -> BoxFuture<'a, Result<Vec<u64>>> {
+        Box::pin(async move {
+            let values = values.into_iter().map(|(variable, view)| (variable, Payload::Borrowed(view.data))).collect();
+            self.open()?.initialize(values, mode)
+        })
+    }
+
+    fn uninitialized(&self, variables: Vec<VariableRef>, wait: Duration) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(async move {
+            let timeout = {
+                // The guest runtime has no timers of its own.
+                let _entered = self.runtime.enter();
+                tokio::time::sleep(wait)
+            };
+            self.open()?.uninitialized_after(&variables, timeout).await
+        })
+    }
+
+    fn pull(&self, variables: Vec<VariableRef>) -> BoxFuture<'_, Result<Vec<Value>>> {
+        Box::pin(async move { Ok(self.open()?.pull(&variables)?.into_iter().map(value).collect()) })
+    }
+
+    fn push<'a>(
+        &'a self,
+        changes: Vec<Change<'a, VariableRef>>,
+        want_values: bool,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        Box::pin(async move {
+            let update = |Change { variable, kind, value, base }: Change<'a, VariableRef>| Update {
+                variable,
+                kind,
+                value: Payload::Borrowed(value.data),
+                base,
+            };
+            let updates = changes.into_iter().map(update).collect();
+            Ok(self.open()?.push(updates, want_values)?.into_iter().map(value).collect())
+        })
+    }
+}
+
+fn value(snapshot: Snapshot) -> Value {
+    let data = snapshot.blocks.contiguous();
+    Value { tensor: Tensor { ty: snapshot.ty, data }, version: snapshot.version }
+}

@@ -1,3 +1,629 @@
-//! Validates what config read: one value, or every fault in one report.
+//! Validates what config read: one value, or every fault in one report. Pure.
+//!
+//! # Source
+//! The first half of `run_distribute_coordinator` of TensorFlow's `distribute_coordinator.py`, and the rules that its
+//! `multi_worker_util.py` and `server_lib.py` check later or not at all.
 
+mod address;
+mod describe;
+mod fault;
+mod json;
+mod listen;
+mod settings;
+mod task;
 pub mod values;
+
+pub use fault::{Fault, Faults};
+pub use listen::Listen;
+pub use settings::{Cache, ClusterText, LimitSettings, Origin, Setting, Settings};
+
+use crate::attend::{Mode, Replication};
+use crate::cluster::{ClusterSpec, Task, TaskType};
+use crate::coordinator::plan::{Plan, PlanError, PlanInput, plan};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::time::Duration;
+use task::TaskPart;
+use values::{DirGrant, EndRule, RpcLayer, mode_text};
+
+/// The name of TensorFlow's variable.
+const TF_CONFIG: &str = "`TF_CONFIG`";
+
+/// Keys of TF_CONFIG that launchers write and that need no warning, whether dchost uses them or not.
+const TF_CONFIG_KEYS: [&str; 7] =
+    ["cluster", "task", "rpc_layer", "environment", "model_dir", "service", "session_master"];
+
+/// The longest container name, in bytes: it stands in every request.
+pub const CONTAINER_BYTES_MAX: usize = 128;
+
+/// What the settings are resolved for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// To run.
+    Run,
+    /// To print the plan: the module may be missing where the mode is given, and nothing listens.
+    Plan,
+}
+
+/// The validated configuration of one process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Resolved {
+    /// The cluster; empty: a local run.
+    pub cluster: ClusterSpec,
+    /// This process's task; none in a local run and for a split client.
+    pub task: Option<Task>,
+    /// How runs are placed; none in a local run, and for a standard server that learns it from the leader.
+    pub mode: Option<Mode>,
+    /// One run for each chief and worker, or one driver.
+    pub replication: Replication,
+    /// What stands before addresses in master targets.
+    pub rpc_layer: RpcLayer,
+    /// Whether independent workers have a barrier.
+    pub cluster_barrier: bool,
+    /// What this process does.
+    pub plan: Plan,
+    /// The component. A ps may have one too: it is checked, and not run.
+    pub module: Option<PathBuf>,
+    /// Arguments of the guest, without its name.
+    pub guest_args: Vec<String>,
+    /// Where the server listens; none without server.
+    pub listen: Option<Listen>,
+    /// When ps and joined tasks leave; the leader's value holds, and a ps's own `never`.
+    pub end: EndRule,
+    /// How long a needed task may stay out of reach.
+    pub connect_timeout: Duration,
+    /// How long a task may take to come back.
+    pub rejoin_timeout: Duration,
+    /// How long an evaluator may go on after training; the leader's value holds.
+    pub evaluator_grace: Duration,
+    /// How long a barrier waits without a timeout of its own; none: without limit.
+    pub barrier_timeout: Option<Duration>,
+    /// Wall clock for the process; none: without limit.
+    pub timeout: Option<Duration>,
+    /// Namespace of variables and barriers.
+    pub container: String,
+    /// Where summaries go; none: nowhere.
+    pub summary_dir: Option<PathBuf>,
+    /// Directories that the guest sees.
+    pub dirs: Vec<DirGrant>,
+    /// Variables of the guest's environment.
+    pub env: Vec<(String, String)>,
+    /// Limits of the guest and the server.
+    pub limits: Limits,
+    /// Where compiled components are kept; none: nowhere.
+    pub cache_dir: Option<PathBuf>,
+    /// Whether the process is a child of `dchost launch`.
+    pub launched: bool,
+    /// What is allowed but odd; each is worth one line at the start.
+    pub warnings: Vec<String>,
+    /// Name, value and origin of each field, for [`Resolved::describe`].
+    fields: Vec<describe::Field>,
+}
+
+/// Limits of the guest and of the server, in plain values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of all memories and tables of one guest (`--max-memory`).
+    pub memory_bytes_max: u64,
+    /// Bytes of the largest tensor in one call (`--max-tensor`).
+    pub tensor_bytes_max: u64,
+    /// Bytes of the largest component file (`--max-module-size`).
+    pub module_bytes_max: u64,
+    /// How long compiling may take (`--compile-timeout`).
+    pub compile_timeout: Duration,
+    /// Bytes of variables that this process's server holds (`--max-variable-bytes`); none: no limit.
+    pub variable_bytes_max: Option<u64>,
+    /// Time that a guest may compute (`-W cpu-timeout`); none: no limit.
+    pub cpu_timeout: Option<Duration>,
+    /// Fuel of a guest (`-W fuel`); none: not counted.
+    pub fuel: Option<u64>,
+    /// Bytes of a guest's wasm stack (`-W max-wasm-stack`).
+    pub wasm_stack_bytes_max: u64,
+    /// Component handles and resource table entries of a guest (`-W max-handles`).
+    pub handles_max: u32,
+    /// Bytes that a guest may print in all (`-W max-output`).
+    pub output_bytes_max: u64,
+}
+
+/// Validates settings.
+///
+/// # Errors
+/// Every fault that was found, those of reading first. Nothing has been started or bound.
+pub fn resolve(settings: &Settings, purpose: Purpose) -> Result<Resolved, Faults> {
+    let mut resolver = Resolver {
+        settings,
+        purpose,
+        faults: settings.faults.clone(),
+        warnings: settings.warnings.clone(),
+        origins: describe::Origins::default(),
+    };
+    let resolved = resolver.resolve();
+    match resolved {
+        Some(resolved) if resolver.faults.is_empty() => Ok(resolved),
+        _ => Err(Faults(resolver.faults)),
+    }
+}
+
+/// A cluster value that was chosen, and where it stands.
+struct Chosen {
+    place: String,
+    origin: Origin,
+    value: Value,
+    /// Whether TF_CONFIG's task is used with it.
+    with_tf_task: bool,
+}
+
+struct Resolver<'a> {
+    settings: &'a Settings,
+    purpose: Purpose,
+    faults: Vec<Fault>,
+    warnings: Vec<String>,
+    origins: describe::Origins,
+}
+
+impl Resolver<'_> {
+    fn fault(&mut self, place: impl Into<String>, what: impl Into<String>, mend: impl Into<String>) {
+        self.faults.push(Fault::new(place, what, mend));
+    }
+
+    fn resolve(&mut self) -> Option<Resolved> {
+        let unreadable = !self.faults.is_empty();
+        self.check_values();
+        let before = self.faults.len();
+        let tf_config = self.tf_config();
+        let rpc_layer = self.rpc_layer(tf_config.as_ref());
+        let chosen = self.choose_cluster(tf_config.as_ref());
+        let unreadable = unreadable || self.faults.len() > before;
+        let part = self.task_part(tf_config.as_ref(), chosen.as_ref().is_none_or(|chosen| chosen.with_tf_task));
+        let cluster = match &chosen {
+            Some(chosen) => {
+                let cluster = json::cluster(&chosen.place, &chosen.value, &mut self.faults);
+                if !cluster.whole {
+                    return None;
+                }
+                self.origins.cluster = Some((chosen.origin.clone(), chosen.place.clone()));
+                cluster.spec
+            }
+            None => ClusterSpec::new(),
+        };
+        let task_place = self.task_place();
+        let task = match task::complete(&task_place, &part?, &cluster) {
+            Ok(task) => task,
+            Err(fault) => {
+                self.faults.push(fault);
+                return None;
+            }
+        };
+        if chosen.is_none() && unreadable {
+            // The cluster may be what couldn't be read: what follows from its absence would mislead.
+            return None;
+        }
+        let mode = self.mode(&cluster, task)?;
+        let settings = self.settings;
+        let replication = settings.replication.value;
+        let cluster_barrier = !settings.no_cluster_barrier.value;
+        let input = PlanInput { cluster: &cluster, task, mode, replication, rpc_layer, cluster_barrier };
+        let plan = match plan(&input) {
+            Ok(plan) => plan,
+            Err(error) => {
+                self.plan_fault(&error, &task_place);
+                return None;
+            }
+        };
+        let listen = self.listen(&plan);
+        self.warn_about(&cluster, task, &plan);
+        let task = task.filter(|task| task.job != TaskType::Client);
+        let fields = describe::fields(settings, &self.origins, &cluster, task, mode, rpc_layer, listen.as_ref());
+        Some(Resolved {
+            task,
+            mode,
+            replication,
+            rpc_layer,
+            cluster_barrier,
+            plan,
+            module: settings.module.as_ref().map(|module| module.value.clone()),
+            guest_args: settings.guest_args.clone(),
+            listen,
+            end: settings.end.value,
+            connect_timeout: settings.connect_timeout.value,
+            rejoin_timeout: settings.rejoin_timeout.value,
+            evaluator_grace: settings.evaluator_grace.value,
+            barrier_timeout: settings.barrier_timeout.value.0,
+            timeout: settings.timeout.value.0,
+            container: settings.container.value.clone(),
+            summary_dir: settings.summary_dir.as_ref().map(|dir| dir.value.clone()),
+            dirs: settings.dirs.value.clone(),
+            env: settings.env_values.clone(),
+            limits: settings.limits.resolve(),
+            cache_dir: match &settings.cache.value {
+                Cache::Off => None,
+                Cache::Dir(dir) => Some(dir.clone()),
+            },
+            launched: settings.launched,
+            warnings: std::mem::take(&mut self.warnings),
+            cluster,
+            fields,
+        })
+    }
+
+    /// Checks values that are wrong whatever the cluster is.
+    fn check_values(&mut self) {
+        let Setting { value: attempts, origin } = &self.settings.max_attempts;
+        // Reading refuses 0.
+        if *attempts > 1 {
+            let what = format!("`{attempts}` attempts are not served yet");
+            self.fault(origin.place("max-attempts"), what, "leave it out, or let the job be started anew from outside");
+        }
+        let Setting { value: name, origin } = &self.settings.container;
+        let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if name.is_empty() || name.len() > CONTAINER_BYTES_MAX || !name.chars().all(fits) {
+            let what = format!("`{}` is no container name", name.escape_debug());
+            let mend = format!("use 1 to {CONTAINER_BYTES_MAX} letters, digits, `.`, `_` and `-`");
+            self.fault(origin.place("container"), what, mend);
+        }
+    }
+
+    /// Parses TF_CONFIG, even where nothing of it is used.
+    fn tf_config(&mut self) -> Option<serde_json::Map<String, Value>> {
+        let text = self.settings.tf_config.as_deref()?;
+        let value = match json::parse(TF_CONFIG, text) {
+            Ok(value) => value,
+            Err(fault) => {
+                self.faults.push(fault);
+                return None;
+            }
+        };
+        let Value::Object(fields) = value else {
+            let what = format!("is {}, not an object", json::kind(&value));
+            self.fault(TF_CONFIG, what, "write {\"cluster\":{...},\"task\":{...}}, or unset it");
+            return None;
+        };
+        for key in fields.keys().filter(|key| !TF_CONFIG_KEYS.contains(&key.as_str())) {
+            let near = values::nearest(key, TF_CONFIG_KEYS).map(|near| format!(", did you mean `{near}`?"));
+            let near = near.unwrap_or_default();
+            self.warnings.push(format!("{TF_CONFIG} has the unknown key `{}`, ignored{near}", key.escape_debug()));
+        }
+        Some(fields)
+    }
+
+    /// TF_CONFIG's rpc_layer fills in what nobody gave. TensorFlow ignored it at first and let it override later.
+    fn rpc_layer(&mut self, tf_config: Option<&serde_json::Map<String, Value>>) -> RpcLayer {
+        let Setting { value: given, origin } = &self.settings.rpc_layer;
+        let Some(value) = tf_config.and_then(|fields| fields.get("rpc_layer")) else { return *given };
+        let layer = match value {
+            Value::Null => Ok(RpcLayer::None),
+            Value::String(text) if text.is_empty() => Ok(RpcLayer::None),
+            Value::String(text) => values::rpc_layer(text),
+            other => Err(values::ValueError(json::kind(other))),
+        };
+        match (layer, origin) {
+            (Ok(layer), Origin::Default | Origin::File(_)) => {
+                self.origins.rpc_layer = Some(Origin::Environment("TF_CONFIG".to_owned()));
+                layer
+            }
+            (Ok(_), _) => *given,
+            (Err(_), _) => {
+                let shown = json::kind(value);
+                self.warnings.push(format!("{TF_CONFIG} has {shown} as rpc_layer, ignored: dchost speaks grpc"));
+                *given
+            }
+        }
+    }
+
+    /// Chooses the cluster: a non-empty argument, else TF_CONFIG's, else the file's.
+    fn choose_cluster(&mut self, tf_config: Option<&serde_json::Map<String, Value>>) -> Option<Chosen> {
+        let mut argument = None;
+        if let Some(Setting { value: text, origin }) = &self.settings.cluster {
+            let place = match &text.file {
+                Some(file) => format!("{}, file `{}`", origin.place("cluster"), file.display()),
+                None => origin.place("cluster"),
+            };
+            match json::parse(&place, &text.json) {
+                Ok(value) if json::is_empty(&value) => {}
+                Ok(value) => {
+                    let with_tf_task = matches!(origin, Origin::File(_));
+                    argument = Some(Chosen { place, origin: origin.clone(), value, with_tf_task });
+                }
+                Err(fault) => self.faults.push(fault),
+            }
+        }
+        if argument.as_ref().is_some_and(|argument| !argument.with_tf_task) {
+            return argument;
+        }
+        let of_tf_config = tf_config.and_then(|fields| fields.get("cluster")).filter(|value| !json::is_empty(value));
+        match of_tf_config {
+            Some(value) => Some(Chosen {
+                place: format!("cluster of {TF_CONFIG}"),
+                origin: Origin::Environment("TF_CONFIG".to_owned()),
+                value: value.clone(),
+                with_tf_task: true,
+            }),
+            None => argument,
+        }
+    }
+
+    /// Reads the task; none where what names it is faulty.
+    fn task_part(
+        &mut self,
+        tf_config: Option<&serde_json::Map<String, Value>>,
+        with_tf_task: bool,
+    ) -> Option<TaskPart> {
+        let before = self.faults.len();
+        let mut flag = None;
+        // A task in the file is weaker than TF_CONFIG's; one in a flag or a variable must agree with it.
+        let mut file = None;
+        if let Some(Setting { value: text, origin }) = &self.settings.task {
+            let place = origin.place("task");
+            match task::parse(&place, text) {
+                Ok(part) if matches!(origin, Origin::File(_)) => file = Some((place, part)),
+                Ok(part) => flag = Some((place, part)),
+                Err(fault) => self.faults.push(fault),
+            }
+            self.origins.task = Some(origin.clone());
+        }
+        let place = format!("task of {TF_CONFIG}");
+        let tf = tf_config.filter(|_| with_tf_task).and_then(|fields| fields.get("task"));
+        let tf = tf.map(|value| task::from_tf_config(&place, value, &mut self.faults));
+        let tf = tf.filter(|part| *part != TaskPart::default());
+        if self.faults.len() > before {
+            return None;
+        }
+        if tf.is_some() && flag.is_none() {
+            self.origins.task = Some(Origin::Environment("TF_CONFIG".to_owned()));
+        }
+        let flag = flag.or(if tf.is_none() { file } else { None });
+        let flag = flag.as_ref().map(|(place, part)| (place.as_str(), part.clone()));
+        match task::join(flag, tf.map(|part| (place.as_str(), part))) {
+            Ok(part) => {
+                if let (None, Some(index)) = (part.job, part.index) {
+                    self.warnings.push(format!("{place} has the index {index} but no type, ignored"));
+                }
+                Some(part)
+            }
+            Err(fault) => {
+                self.faults.push(fault);
+                None
+            }
+        }
+    }
+
+    fn task_place(&self) -> String {
+        match &self.origins.task {
+            Some(Origin::Environment(name)) if name == "TF_CONFIG" => format!("task of {TF_CONFIG}"),
+            Some(origin) => origin.place("task"),
+            None => "task".to_owned(),
+        }
+    }
+
+    /// Whether worker_fn is there, or taken to be there because only the plan is wanted.
+    fn has_worker_fn(&self) -> bool {
+        self.settings.module.is_some() || self.purpose == Purpose::Plan && self.settings.mode.is_some()
+    }
+
+    /// Infers how runs are placed. The outer none is a fault.
+    #[expect(clippy::option_option, reason = "none is a mode here: not known before the leader says it")]
+    fn mode(&mut self, cluster: &ClusterSpec, task: Option<Task>) -> Option<Option<Mode>> {
+        let stated = self.settings.mode.as_ref().map(|mode| mode.value);
+        let place = self.settings.mode.as_ref().map_or_else(|| "mode".to_owned(), |mode| mode.origin.place("mode"));
+        let running = self.purpose == Purpose::Run;
+        if cluster.is_empty() {
+            if running && task.is_none() && self.settings.module.is_none() {
+                self.fault("`--module`", "is missing, and there is no cluster to serve", "give --module FILE");
+                return None;
+            }
+            return Some(None);
+        }
+        match (task, stated) {
+            (None, Some(Mode::SplitClient))
+            | (Some(Task { job: TaskType::Client, .. }), None | Some(Mode::SplitClient)) => {
+                if running && self.settings.module.is_none() {
+                    self.fault("`--module`", "is missing: a split client runs worker_fn", "give --module FILE");
+                    return None;
+                }
+                Some(Some(Mode::SplitClient))
+            }
+            (Some(Task { job: TaskType::Client, .. }), Some(Mode::IndependentWorker)) => {
+                self.fault(
+                    place,
+                    PlanError::ClientInIndependentWorker.to_string(),
+                    "leave out the mode, or name another task",
+                );
+                None
+            }
+            (None, _) => {
+                let jobs = crate::coordinator::plan::jobs_text(cluster);
+                let what =
+                    if self.has_worker_fn() { "a cluster and a module, but no task" } else { "a cluster, but no task" };
+                self.fault(
+                    "task",
+                    format!("{what}: it is unclear which part of {jobs} this process is"),
+                    "to run as one of its tasks (independent worker), give --task TYPE:INDEX or `task` in TF_CONFIG; to \
+                     drive standard servers that run already (split client), give --mode split-client or --task client",
+                );
+                None
+            }
+            (Some(_), Some(Mode::SplitClient)) => Some(Some(Mode::SplitClient)),
+            (Some(task), Some(Mode::IndependentWorker)) => {
+                // Only a ps, and in-graph any task but the driver, can do without.
+                let needs = matches!(task.job, TaskType::Evaluator)
+                    || matches!(task.job, TaskType::Chief | TaskType::Worker)
+                        && (self.settings.replication.value == Replication::BetweenGraph
+                            || cluster.leader() == Some(task));
+                if running && needs && self.settings.module.is_none() {
+                    let mode = mode_text(Mode::IndependentWorker);
+                    let what = format!("`{task}` runs without --module, but under mode `{mode}` it runs worker_fn");
+                    self.fault(place, what, "give --module FILE, or leave out --mode");
+                    return None;
+                }
+                Some(Some(Mode::IndependentWorker))
+            }
+            // A ps does the same with and without a module.
+            (Some(Task { job: TaskType::Ps, .. }), None) => Some(None),
+            (Some(task), None) if self.has_worker_fn() => {
+                debug_assert_ne!(task.job, TaskType::Client, "clients are matched above");
+                Some(Some(Mode::IndependentWorker))
+            }
+            (Some(Task { job: TaskType::Evaluator, .. }), None) if !cluster.has_job(TaskType::Evaluator) => {
+                let what =
+                    "the evaluator is not in the cluster, so it has no server, and without --module it has no run";
+                self.fault(self.task_place(), what, "give --module FILE, or list the evaluator");
+                None
+            }
+            (Some(_), None) => Some(None),
+        }
+    }
+
+    fn plan_fault(&mut self, error: &PlanError, place: &str) {
+        let mend = match error {
+            PlanError::TaskWithoutCluster(task) => {
+                let launch = self.launch_line(*task);
+                format!("give --cluster or TF_CONFIG, or start a whole cluster on this machine: {launch}")
+            }
+            PlanError::NoMaster { .. } => "list a chief or a worker:0".to_owned(),
+            _ => "make the task and the cluster agree".to_owned(),
+        };
+        self.fault(place, error.to_string(), mend);
+    }
+
+    /// A command that runs a cluster with the task on this machine.
+    fn launch_line(&self, task: Task) -> String {
+        let mut line = "dchost launch".to_owned();
+        let workers = if task.job == TaskType::Worker { task.index.saturating_add(1) } else { 1 };
+        line += &format!(" --workers {workers}");
+        match task.job {
+            TaskType::Chief => line += " --chief",
+            TaskType::Evaluator => line += " --evaluator",
+            TaskType::Ps => line += &format!(" --ps {}", task.index.saturating_add(1)),
+            TaskType::Worker | TaskType::Client => {}
+        }
+        let module = self.settings.module.as_ref().map(|module| module.value.display().to_string());
+        line + " --module " + &module.map_or_else(|| "FILE".to_owned(), |module| shell_quoted(&module))
+    }
+
+    /// Finds where the server listens.
+    fn listen(&mut self, plan: &Plan) -> Option<Listen> {
+        let settings = self.settings;
+        let Some(server) = &plan.server else {
+            if let Some(bind) = &settings.bind {
+                self.warnings.push(format!("{} has no effect: this process has no server", bind.origin.place("bind")));
+            }
+            return None;
+        };
+        // The cluster has been checked by now.
+        let entry = address::parse(&server.address).ok()?;
+        let listen = match (settings.listener, &settings.bind) {
+            (Some(address), _) => Listen::HandedOver(address),
+            (None, Some(bind)) => match listen::bind(&bind.origin.place("bind"), &bind.value, entry.port) {
+                Ok(listen) => listen,
+                Err(fault) => {
+                    self.faults.push(fault);
+                    return None;
+                }
+            },
+            (None, None) => listen::of_entry(&entry),
+        };
+        let (task, port) = (server.task, listen.port());
+        if port != entry.port && entry.port != 0 {
+            self.warnings.push(format!(
+                "`{task}` listens on port {port}, but its peers dial port {}: something in between has to forward it",
+                entry.port
+            ));
+        }
+        if !listen.is_loopback() && !settings.insecure.value {
+            let what = format!(
+                "`{task}` would listen on {listen}, which other machines reach, and traffic is neither encrypted nor authenticated"
+            );
+            match self.purpose {
+                Purpose::Run => {
+                    let mend =
+                        "give --insecure if every machine on that network may use this server, or --bind 127.0.0.1";
+                    self.fault(settings.insecure.origin.place("insecure"), what, mend);
+                }
+                Purpose::Plan => self.warnings.push(format!("{what}; a run needs --insecure")),
+            }
+        }
+        Some(listen)
+    }
+
+    fn warn_about(&mut self, cluster: &ClusterSpec, task: Option<Task>, plan: &Plan) {
+        let client = plan.mode == Some(Mode::SplitClient) && plan.server.is_none();
+        if !cluster.is_empty() && plan.leader.is_none() && (plan.mode != Some(Mode::SplitClient)) {
+            self.warnings.push(
+                "this view of the cluster has neither chief:0 nor worker:0: no task here will initialise, there is no \
+                 barrier, and servers serve until they are stopped"
+                    .to_owned(),
+            );
+        }
+        if plan.server.is_none() && !client && task.is_some_and(|task| task.job == TaskType::Evaluator) {
+            self.warnings.push(
+                "the evaluator is not in the cluster: it runs without a server, its master target is `local`"
+                    .to_owned(),
+            );
+        }
+        if plan.mode == Some(Mode::SplitClient) && plan.server.is_some() && self.settings.module.is_some() {
+            self.warnings.push(
+                "--module is not run: under mode `split-client` a named task is a standard server, and the client runs \
+                 worker_fn"
+                    .to_owned(),
+            );
+        }
+    }
+}
+
+impl LimitSettings {
+    fn resolve(&self) -> Limits {
+        Limits {
+            memory_bytes_max: self.max_memory.value,
+            tensor_bytes_max: self.max_tensor.value,
+            module_bytes_max: self.max_module_size.value,
+            compile_timeout: self.compile_timeout.value,
+            variable_bytes_max: self.max_variable_bytes.value,
+            cpu_timeout: self.cpu_timeout.value.0,
+            fuel: self.fuel.value,
+            wasm_stack_bytes_max: self.max_wasm_stack.value,
+            handles_max: self.max_handles.value,
+            output_bytes_max: self.max_output.value,
+        }
+    }
+}
+
+/// Checks what `dchost launch` can know before it has bound a port.
+///
+/// # Errors
+/// Every fault that was found, those of reading first.
+pub fn check_launch(settings: &Settings, client: bool) -> Result<(), Faults> {
+    let origins = describe::Origins::default();
+    let faults = settings.faults.clone();
+    let mut resolver = Resolver { settings, purpose: Purpose::Run, faults, warnings: Vec::new(), origins };
+    resolver.check_values();
+    let only = "leave it out: launch runs independent workers with between-graph replication";
+    if let Some(mode) = settings.mode.as_ref().filter(|mode| mode.value == Mode::SplitClient) {
+        let what = format!("mode `{}` is not served yet", mode_text(mode.value));
+        resolver.fault(mode.origin.place("mode"), what, only);
+    }
+    if client {
+        resolver.fault("`--client`", "split clients are not served yet", only);
+    }
+    if settings.replication.value == Replication::InGraph {
+        let place = settings.replication.origin.place("replication");
+        resolver.fault(place, "replication `in-graph` is not served yet", only);
+    }
+    if settings.module.is_none() {
+        resolver.fault("`--module`", "is missing: every task but ps runs worker_fn", "give --module FILE");
+    }
+    if resolver.faults.is_empty() { Ok(()) } else { Err(Faults(resolver.faults)) }
+}
+
+/// Quotes a word for a POSIX shell where it needs it.
+fn shell_quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
+
+#[cfg(test)]
+#[path = "resolve/tests.rs"]
+mod tests;

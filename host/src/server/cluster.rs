@@ -1,1 +1,353 @@
 //! The Cluster service: attend, session, status, drain.
+
+use crate::attend::{AttendError, LeaderEvent, TaskState};
+use crate::cluster::{ClusterSpec, Task};
+use crate::error::{Error, ErrorCode};
+use crate::handles::{Attend, AttendChannel, BoxFuture};
+use crate::ids::{Attempt, Incarnation};
+use crate::server::first_message;
+use crate::server::guard::{Guard, Rpc};
+use crate::server::session::Lease;
+use crate::wire::attend::{
+    event_to_wire, message_from_wire, registered_to_wire, registration_from_wire, state_to_wire,
+};
+use crate::wire::header::{missing, response_header};
+use crate::wire::v1;
+use crate::wire::v1::cluster_server;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+/// How long a session may be silent before its stream counts as broken. Clients renew every 5 s, and HTTP/2 pings
+/// notice a dead connection earlier; this is for a peer whose connection answers while its client doesn't.
+const SESSION_SILENCE_MAX: Duration = Duration::from_secs(60);
+
+/// Most variables in one status, so that it stays within a message; names are at most 256 bytes.
+const STATUS_VARIABLES_MAX: usize = 10_000;
+
+/// Events that wait for a slow connection.
+const EVENTS_QUEUED: usize = 64;
+
+/// What the leader knows of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaderReport {
+    /// The attempt that runs.
+    pub attempt: Attempt,
+    /// The leader's rows.
+    pub tasks: Vec<TaskRow>,
+    /// Barriers that tasks wait at.
+    pub barriers: Vec<BarrierRow>,
+}
+
+/// A task in the leader's rows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TaskRow {
+    /// Which task.
+    pub task: Task,
+    /// Its state.
+    pub state: TaskState,
+    /// Of the process that attends or attended; none before.
+    pub incarnation: Option<Incarnation>,
+    /// How long it has been in this state.
+    pub since: Duration,
+    /// How long ago it was last heard of; none if never.
+    pub last_seen: Option<Duration>,
+    /// Why it is so, in words.
+    pub message: String,
+}
+
+/// A barrier generation that tasks wait in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BarrierRow {
+    /// The barrier's name; empty for `wait_for_other_workers`.
+    pub name: String,
+    /// The open generation.
+    pub generation: u64,
+    /// Who has arrived.
+    pub arrived: Vec<Task>,
+    /// Who is missing.
+    pub missing: Vec<Task>,
+    /// How long ago the first task arrived.
+    pub since: Duration,
+}
+
+/// A variable that this server holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VariableRow {
+    /// Its container.
+    pub container: String,
+    /// Its name.
+    pub name: String,
+    /// Size of its value.
+    pub bytes: u64,
+    /// Counts applied writes.
+    pub version: u64,
+}
+
+/// The leader's half on this server.
+#[derive(Clone)]
+pub struct LeaderPart {
+    /// Takes registrations.
+    pub attend: Arc<dyn Attend>,
+    /// Asks what it knows, for status; none once it has left.
+    pub report: Arc<dyn Fn() -> BoxFuture<'static, Option<LeaderReport>> + Send + Sync>,
+}
+
+/// Lists the variables that this server holds, for status.
+pub type ListVariables = Arc<dyn Fn() -> Vec<VariableRow> + Send + Sync>;
+
+/// Serves attend, session, status and drain. Cheap to clone.
+#[derive(Clone)]
+pub struct ClusterService {
+    guard: Guard,
+    cluster: Arc<ClusterSpec>,
+    leader: Option<LeaderPart>,
+    variables: Option<ListVariables>,
+    stopping: CancellationToken,
+}
+
+impl ClusterService {
+    /// Makes the service. `leader` where this server is the leader; `variables` where it holds some.
+    pub fn new(
+        guard: Guard,
+        cluster: ClusterSpec,
+        leader: Option<LeaderPart>,
+        variables: Option<ListVariables>,
+        stopping: CancellationToken,
+    ) -> Self {
+        ClusterService { guard, cluster: Arc::new(cluster), leader, variables, stopping }
+    }
+
+    fn not_the_leader(&self) -> Error {
+        let own = self.guard.task();
+        let error = match self.cluster.leader() {
+            Some(leader) if leader != own => {
+                let address = self.cluster.address(leader).unwrap_or_default();
+                Error::new(
+                    ErrorCode::FailedPrecondition,
+                    format!("{own} is not the leader, {leader} at `{address}` is"),
+                )
+                .with_tasks([leader])
+            }
+            _ => {
+                Error::new(ErrorCode::FailedPrecondition, format!("{own} leads no run, and the cluster has no leader"))
+            }
+        };
+        error.with_names(["leader"])
+    }
+}
+
+type Events<T> = ReceiverStream<Result<T, Status>>;
+
+#[tonic::async_trait]
+impl cluster_server::Cluster for ClusterService {
+    type AttendStream = Events<v1::AttendEvent>;
+    type SessionStream = Events<v1::SessionEvent>;
+
+    async fn attend(
+        &self,
+        request: Request<Streaming<v1::AttendRequest>>,
+    ) -> Result<Response<Self::AttendStream>, Status> {
+        let (first, requests) = first_message(request.into_inner()).await?;
+        let (header, register) = match first.and_then(|first| first.kind) {
+            Some(v1::attend_request::Kind::Register(register)) => (register.header.clone(), Some(register)),
+            _ => (None, None),
+        };
+        let admitted = self.guard.admit(Rpc::Attend, header)?;
+        let register = register.ok_or_else(|| missing("register"))?;
+        let Some(leader) = &self.leader else { return Err(self.not_the_leader().into()) };
+        let registration = registration_from_wire(admitted.caller.clone(), register)?;
+        let attended = admitted.run(async { Ok(leader.attend.attend(registration).await) }).await?;
+        let (events, stream) = mpsc::channel(EVENTS_QUEUED);
+        match attended {
+            Ok(channel) => {
+                let registered = registered_to_wire(&channel.registered);
+                events.try_send(Ok(registered)).expect("the channel is new and has room");
+                tokio::spawn(relay(channel, requests, events, self.stopping.clone()));
+            }
+            Err(AttendError::Complete) => {
+                let complete = event_to_wire(LeaderEvent::JobEnded { cause: None });
+                events.try_send(Ok(complete)).expect("the channel is new and has room");
+            }
+            Err(AttendError::Refused(error)) => return Err(error.into()),
+            Err(AttendError::Unreachable(why)) => return Err(Error::new(ErrorCode::Unavailable, why).into()),
+        }
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn session(
+        &self,
+        request: Request<Streaming<v1::SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let (first, requests) = first_message(request.into_inner()).await?;
+        let admitted = self.guard.admit(Rpc::Session, first.and_then(|first| first.header))?;
+        let lease = self.guard.sessions().open(&admitted.caller)?;
+        let (events, stream) = mpsc::channel(1);
+        let opened = v1::SessionEvent { header: response_header(self.guard.incarnation()) };
+        events.try_send(Ok(opened)).expect("the channel is new and has room");
+        tokio::spawn(async move { hold(lease, requests, events).await });
+        Ok(Response::new(ReceiverStream::new(stream)))
+    }
+
+    async fn get_status(
+        &self,
+        request: Request<v1::GetStatusRequest>,
+    ) -> Result<Response<v1::GetStatusResponse>, Status> {
+        let v1::GetStatusRequest { header, brief } = request.into_inner();
+        let admitted = self.guard.admit(Rpc::GetStatus, header)?;
+        let mut response =
+            v1::GetStatusResponse { header: response_header(self.guard.incarnation()), ..Default::default() };
+        let container = admitted.caller.container;
+        response.attempt = self.guard.attempt(&container).map(Into::into);
+        if brief {
+            return Ok(Response::new(response));
+        }
+        if let Some(leader) = &self.leader
+            && let Some(report) = (leader.report)().await
+        {
+            response.attempt = Some(report.attempt.into());
+            response.task = report.tasks.into_iter().map(|row| self.task_status(row)).collect();
+            response.barrier = report.barriers.into_iter().map(|row| barrier_status(&container, row)).collect();
+        }
+        if let Some(list) = &self.variables {
+            let rows = list();
+            response.variables_left_out = rows.len().saturating_sub(STATUS_VARIABLES_MAX) as u64;
+            response.variable = rows.into_iter().take(STATUS_VARIABLES_MAX).map(variable_status).collect();
+        }
+        response.session = self
+            .guard
+            .sessions()
+            .list()
+            .into_iter()
+            .map(|row| v1::SessionStatus {
+                caller: Some(v1::Caller { task: row.caller.task.map(Into::into), run_id: row.caller.run_id.0 }),
+                container: row.caller.container,
+                since_ms: milliseconds(row.age),
+                op_instances: 0,
+            })
+            .collect();
+        Ok(Response::new(response))
+    }
+
+    async fn drain(&self, request: Request<v1::DrainRequest>) -> Result<Response<v1::DrainResponse>, Status> {
+        self.guard.admit(Rpc::Drain, request.into_inner().header)?;
+        Err(Error::new(ErrorCode::Unimplemented, format!("{} is not served by this version", Rpc::Drain)).into())
+    }
+}
+
+/// Carries messages between a task's stream and the leader until either side ends.
+async fn relay(
+    channel: AttendChannel,
+    mut requests: Streaming<v1::AttendRequest>,
+    events: mpsc::Sender<Result<v1::AttendEvent, Status>>,
+    stopping: CancellationToken,
+) {
+    let AttendChannel { registered: _, messages, events: mut leader_events } = channel;
+    let (to_stream, stream_gone) = (events.clone(), events.clone());
+    // Two loops, so that a full queue in one direction doesn't hold up the other.
+    let upward = async move {
+        loop {
+            // Ended and broken are the same here: without an end report the leader finds out what happened.
+            let Ok(Some(request)) = requests.message().await else { return };
+            match message_from_wire(request) {
+                Ok(message) => {
+                    if messages.send(message).await.is_err() {
+                        return;
+                    }
+                }
+                Err(error) => {
+                    let _ = events.send(Err(error.into())).await;
+                    return;
+                }
+            }
+        }
+    };
+    let downward = async move {
+        while let Some(event) = leader_events.recv().await {
+            if to_stream.send(Ok(event_to_wire(event))).await.is_err() {
+                return;
+            }
+        }
+    };
+    // A task that has reported its end may close its half and still listens; so the end of `upward` alone, which drops
+    // the sender to the leader, doesn't end `downward`: the leader closes it.
+    tokio::pin!(downward);
+    tokio::select! {
+        () = stopping.cancelled() => {}
+        () = stream_gone.closed() => {}
+        () = &mut downward => {}
+        () = upward => {
+            tokio::select! {
+                () = stopping.cancelled() => {}
+                () = stream_gone.closed() => {}
+                () = &mut downward => {}
+            }
+        }
+    }
+}
+
+/// Keeps a session while its stream lives. `events` is dropped at the end, which ends the answering stream.
+async fn hold(
+    lease: Lease,
+    mut requests: Streaming<v1::SessionRequest>,
+    events: mpsc::Sender<Result<v1::SessionEvent, Status>>,
+) {
+    let ended = lease.token().clone();
+    loop {
+        let message = tokio::select! {
+            () = ended.cancelled() => return,
+            message = timeout(SESSION_SILENCE_MAX, requests.message()) => message,
+        };
+        match message {
+            Ok(Ok(Some(v1::SessionRequest { .. }))) => {}
+            Ok(Ok(None)) => return lease.close(),
+            Ok(Err(_)) => return,
+            Err(_) => {
+                let error = Error::new(
+                    ErrorCode::Unavailable,
+                    format!("the session was silent for {} s", SESSION_SILENCE_MAX.as_secs()),
+                );
+                // A full queue means that the stream doesn't move; dropping it says enough.
+                let _ = events.try_send(Err(error.into()));
+                return;
+            }
+        }
+    }
+}
+
+impl ClusterService {
+    fn task_status(&self, row: TaskRow) -> v1::TaskStatus {
+        v1::TaskStatus {
+            address: self.cluster.address(row.task).unwrap_or_default().to_owned(),
+            task: Some(row.task.into()),
+            state: state_to_wire(row.state).into(),
+            incarnation: row.incarnation.map_or(0, |incarnation| incarnation.0),
+            since_ms: milliseconds(row.since),
+            last_seen_ms: row.last_seen.map(milliseconds),
+            message: row.message,
+        }
+    }
+}
+
+fn barrier_status(container: &str, row: BarrierRow) -> v1::BarrierStatus {
+    v1::BarrierStatus {
+        container: container.to_owned(),
+        name: row.name,
+        generation: row.generation,
+        arrived: row.arrived.into_iter().map(Into::into).collect(),
+        missing: row.missing.into_iter().map(Into::into).collect(),
+        since_ms: milliseconds(row.since),
+    }
+}
+
+fn variable_status(row: VariableRow) -> v1::VariableStatus {
+    v1::VariableStatus { container: row.container, name: row.name, bytes: row.bytes, version: row.version }
+}
+
+fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,1 +1,365 @@
-//! What stands before every handler: protocol, authorization, incarnation, attempt.
+//! What stands before every handler: authorization, protocol, container, incarnation, attempt, session.
+//!
+//! A handler's first act is [`Guard::admit`], with the header of the request or of the stream's first message, or with
+//! none where there is none: authorization comes first, so that a caller that may not call learns nothing else.
+
+use crate::cluster::Task;
+use crate::error::{Error, ErrorCode, Result};
+use crate::ids::{Attempt, Caller, Incarnation};
+use crate::server::session::Sessions;
+use crate::wire::header::{Header, SESSION, missing};
+use crate::wire::v1;
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio_util::sync::CancellationToken;
+
+/// Longest container name, in bytes: it becomes a label and a part of file names.
+pub const CONTAINER_BYTES_MAX: usize = 63;
+
+/// Most containers whose attempt is remembered; a caller makes one by naming it.
+const CONTAINERS_MAX: usize = 4096;
+
+/// Leader incarnations that are remembered as retired, for each container; restarts are minutes apart, stragglers seconds.
+const RETIRED_MAX: usize = 64;
+
+/// Every rpc of `dchost.v1`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the rpc of its name; proto/ says what it does")]
+pub enum Rpc {
+    Attend,
+    Session,
+    GetStatus,
+    Drain,
+    Initialize,
+    Push,
+    Pull,
+    Gather,
+    Scatter,
+    Uninitialized,
+    Delete,
+    PutModule,
+    Call,
+}
+
+impl Rpc {
+    /// Every rpc; a test compares them with the descriptors.
+    pub const ALL: [Rpc; 13] = [
+        Rpc::Attend,
+        Rpc::Session,
+        Rpc::GetStatus,
+        Rpc::Drain,
+        Rpc::Initialize,
+        Rpc::Push,
+        Rpc::Pull,
+        Rpc::Gather,
+        Rpc::Scatter,
+        Rpc::Uninitialized,
+        Rpc::Delete,
+        Rpc::PutModule,
+        Rpc::Call,
+    ];
+
+    /// Service and method: `dchost.v1.Cluster/Attend`.
+    pub const fn path(self) -> &'static str {
+        match self {
+            Rpc::Attend => "dchost.v1.Cluster/Attend",
+            Rpc::Session => "dchost.v1.Cluster/Session",
+            Rpc::GetStatus => "dchost.v1.Cluster/GetStatus",
+            Rpc::Drain => "dchost.v1.Cluster/Drain",
+            Rpc::Initialize => "dchost.v1.Variables/Initialize",
+            Rpc::Push => "dchost.v1.Variables/Push",
+            Rpc::Pull => "dchost.v1.Variables/Pull",
+            Rpc::Gather => "dchost.v1.Variables/Gather",
+            Rpc::Scatter => "dchost.v1.Variables/Scatter",
+            Rpc::Uninitialized => "dchost.v1.Variables/Uninitialized",
+            Rpc::Delete => "dchost.v1.Variables/Delete",
+            Rpc::PutModule => "dchost.v1.Ops/PutModule",
+            Rpc::Call => "dchost.v1.Ops/Call",
+        }
+    }
+
+    /// Whether the rpc touches a run's data or executes its code: such a call needs a session.
+    pub const fn needs_session(self) -> bool {
+        match self {
+            Rpc::Attend | Rpc::Session | Rpc::GetStatus | Rpc::Drain => false,
+            Rpc::Initialize
+            | Rpc::Push
+            | Rpc::Pull
+            | Rpc::Gather
+            | Rpc::Scatter
+            | Rpc::Uninitialized
+            | Rpc::Delete
+            | Rpc::PutModule
+            | Rpc::Call => true,
+        }
+    }
+
+    /// Whether the caller's attempt is checked and adopted here. Attending tells it to the leader, who owns attempts;
+    /// status and drain concern the whole server.
+    const fn checks_attempt(self) -> bool {
+        self.needs_session() || matches!(self, Rpc::Session)
+    }
+}
+
+impl fmt::Display for Rpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.path())
+    }
+}
+
+/// Who a caller is, as far as its connection proves it. There is one identity until tenants exist.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Identity {
+    /// Anyone who can reach the port.
+    Anonymous,
+}
+
+/// Decides whether `identity` may call `rpc` on a container (empty where the request names none).
+pub type Authorize = Arc<dyn Fn(Identity, Rpc, &str) -> Result<()> + Send + Sync>;
+
+/// Permits everything to the one identity that exists.
+///
+/// # Errors
+/// None yet; `permission-denied` once identities differ.
+pub fn authorize(identity: Identity, _rpc: Rpc, _container: &str) -> Result<()> {
+    match identity {
+        Identity::Anonymous => Ok(()),
+    }
+}
+
+/// What is told when a container's attempt ends: drop its variables. Called before the first call of the new attempt is
+/// admitted, under the guard's lock: it must not call the guard.
+pub type AttemptEnded = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// A call that may go on.
+#[derive(Clone, Debug)]
+pub struct Admitted {
+    /// Who calls.
+    pub caller: Caller,
+    /// Of a write: counts from 1 for each run and server. 0: not a write.
+    pub sequence: u64,
+    /// Cancelled when the run's session here ends, or the server stops. Blocked and unfinished work is tied to it.
+    pub session: CancellationToken,
+    /// Cancelled when the server stops.
+    stopping: CancellationToken,
+    /// This server.
+    task: Task,
+}
+
+impl Admitted {
+    /// Runs `work` until it is done, the run's session ends or the server stops.
+    ///
+    /// # Errors
+    /// Those of `work`; `cancelled` when the session ends; `unavailable` when the server stops.
+    ///
+    /// # Cancel safety
+    /// That of `work`, which is dropped when the session ends.
+    pub async fn run<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.session.cancelled() => Err(self.ended()),
+            result = work => result,
+        }
+    }
+
+    /// The error of a call whose session has ended.
+    pub fn ended(&self) -> Error {
+        if self.stopping.is_cancelled() {
+            Error::new(ErrorCode::Unavailable, format!("{} is stopping", self.task)).with_tasks([self.task])
+        } else {
+            Error::new(
+                ErrorCode::Cancelled,
+                format!("the session of run `{}` on {} has ended", self.caller.run_id, self.task),
+            )
+        }
+    }
+}
+
+/// The guard of one server. Cheap to clone.
+#[derive(Clone)]
+pub struct Guard {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    task: Task,
+    incarnation: Incarnation,
+    authorize: Authorize,
+    sessions: Sessions,
+    stopping: CancellationToken,
+    attempts: Mutex<Attempts>,
+}
+
+#[derive(Default)]
+struct Attempts {
+    containers: HashMap<String, ContainerAttempt>,
+    subscribers: Vec<AttemptEnded>,
+}
+
+/// The attempt that a container is in.
+struct ContainerAttempt {
+    current: Attempt,
+    /// Leaders that were followed by another: their stragglers must not bring an old attempt back.
+    retired: VecDeque<Incarnation>,
+}
+
+impl Guard {
+    /// Makes the guard of the server of `task`. `sessions` are those that data calls need; `stopping` is cancelled
+    /// when the server stops.
+    pub fn new(
+        task: Task,
+        incarnation: Incarnation,
+        sessions: Sessions,
+        authorize: Authorize,
+        stopping: CancellationToken,
+    ) -> Self {
+        let attempts = Mutex::new(Attempts::default());
+        Guard { inner: Arc::new(Inner { task, incarnation, authorize, sessions, stopping, attempts }) }
+    }
+
+    /// The task that this server is.
+    pub fn task(&self) -> Task {
+        self.inner.task
+    }
+
+    /// This server's incarnation, for answers.
+    pub fn incarnation(&self) -> Incarnation {
+        self.inner.incarnation
+    }
+
+    /// The sessions of this server.
+    pub fn sessions(&self) -> &Sessions {
+        &self.inner.sessions
+    }
+
+    /// Registers what is told when a container's attempt is followed by a newer one, or by another leader's.
+    pub fn on_attempt_ended(&self, subscriber: AttemptEnded) {
+        self.lock().subscribers.push(subscriber);
+    }
+
+    /// Lets a call in, or says why not. Checks in this order: authorization, header, protocol, container name,
+    /// incarnation, attempt, session.
+    ///
+    /// # Errors
+    /// `permission-denied`; `invalid-argument` (no header, or a bad field, which is named);
+    /// `failed-precondition` (another protocol; a data call without session, with the name `session`);
+    /// `peer-restarted` naming this task (another incarnation is expected);
+    /// `aborted` (an attempt or a leader that is over).
+    pub fn admit(&self, rpc: Rpc, header: Option<v1::RequestHeader>) -> Result<Admitted> {
+        let inner = &*self.inner;
+        let container = header.as_ref().map_or("", |header| header.container.as_str());
+        (inner.authorize)(Identity::Anonymous, rpc, container)?;
+        let Header { caller, sequence, expected } = header.ok_or_else(|| missing("header"))?.try_into()?;
+        check_container(&caller.container)?;
+        if let Some(expected) = expected.filter(|&expected| expected != inner.incarnation) {
+            return Err(Error::new(
+                ErrorCode::PeerRestarted,
+                format!(
+                    "{} is incarnation `{}`, the call is for `{expected}`: it was started anew",
+                    inner.task, inner.incarnation
+                ),
+            )
+            .with_tasks([inner.task]));
+        }
+        if let Some(attempt) = caller.attempt.filter(|_| rpc.checks_attempt()) {
+            self.adopt(&caller.container, attempt)?;
+        }
+        let session = if rpc.needs_session() {
+            inner.sessions.token(&caller.container, caller.run_id).ok_or_else(|| no_session(inner.task, &caller))?
+        } else {
+            inner.stopping.clone()
+        };
+        Ok(Admitted { caller, sequence, session, stopping: inner.stopping.clone(), task: inner.task })
+    }
+
+    /// Makes `attempt` the container's attempt, if it isn't yet. Where that ends an earlier one, its sessions end and
+    /// subscribers are told, before this returns.
+    ///
+    /// # Errors
+    /// `aborted` where the attempt, or its leader, is over; `resource-exhausted` for too many containers.
+    pub fn adopt(&self, container: &str, attempt: Attempt) -> Result<()> {
+        let mut attempts = self.lock();
+        let Attempts { containers, subscribers } = &mut *attempts;
+        let Some(state) = containers.get_mut(container) else {
+            if containers.len() >= CONTAINERS_MAX {
+                return Err(Error::new(
+                    ErrorCode::ResourceExhausted,
+                    format!("{} has {CONTAINERS_MAX} containers already", self.inner.task),
+                ));
+            }
+            containers.insert(container.to_owned(), ContainerAttempt { current: attempt, retired: VecDeque::new() });
+            return Ok(());
+        };
+        if state.current == attempt {
+            return Ok(());
+        }
+        let over = if attempt.leader == state.current.leader {
+            attempt.number < state.current.number
+        } else {
+            state.retired.contains(&attempt.leader)
+        };
+        if over {
+            return Err(Error::new(
+                ErrorCode::Aborted,
+                format!(
+                    "attempt {} of leader `{}` is over, container `{container}` of {} is in attempt {} of leader `{}`",
+                    attempt.number, attempt.leader, self.inner.task, state.current.number, state.current.leader
+                ),
+            ));
+        }
+        if attempt.leader != state.current.leader {
+            if state.retired.len() == RETIRED_MAX {
+                state.retired.pop_front();
+            }
+            state.retired.push_back(state.current.leader);
+        }
+        tracing::info!(container, attempt = attempt.number, leader = %attempt.leader, "new attempt, earlier one is dropped");
+        state.current = attempt;
+        self.inner.sessions.end_earlier_attempts(container, attempt);
+        for subscriber in subscribers {
+            subscriber(container);
+        }
+        Ok(())
+    }
+
+    /// The attempt that a container is in, as far as this server has seen one.
+    pub fn attempt(&self, container: &str) -> Option<Attempt> {
+        self.lock().containers.get(container).map(|state| state.current)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Attempts> {
+        // The state is whole between any two statements that may panic.
+        self.inner.attempts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn no_session(task: Task, caller: &Caller) -> Error {
+    Error::new(
+        ErrorCode::FailedPrecondition,
+        format!("run `{}` has no session on {task} in container `{}`", caller.run_id, caller.container),
+    )
+    .with_names([SESSION])
+}
+
+/// Checks a container name: 1 to 63 letters, digits, `-`, `_` and `.`, the first a letter or digit.
+///
+/// # Errors
+/// `invalid-argument` naming the rule.
+pub fn check_container(container: &str) -> Result<()> {
+    let first_fits = container.chars().next().is_some_and(|c| c.is_ascii_alphanumeric());
+    let all_fit = container.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
+    if container.len() <= CONTAINER_BYTES_MAX && first_fits && all_fit {
+        return Ok(());
+    }
+    Err(Error::new(
+        ErrorCode::InvalidArgument,
+        format!(
+            "container name `{}` must be 1 to {CONTAINER_BYTES_MAX} letters, digits, `-`, `_` or `.`, beginning with a letter or digit",
+            container.chars().take(CONTAINER_BYTES_MAX + 1).collect::<String>().escape_debug()
+        ),
+    ))
+}
+
+#[cfg(test)]
+mod tests;

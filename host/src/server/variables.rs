@@ -1,1 +1,372 @@
 //! The Variables service.
+//!
+//! Values travel as a header and chunks. A write's chunks are staged ([`Staging`]) and applied when all have come, so that a
+//! broken stream changes nothing; a server then holds at most one extra copy of each write under way, within the store's
+//! staging budget, and HTTP/2 flow control holds the others back. A read sends the variable's own blocks.
+
+use crate::cluster::TaskType;
+use crate::error::{Error, ErrorCode, Result};
+use crate::ids::Caller;
+use crate::server::first_message;
+use crate::server::guard::{Admitted, Guard, Rpc};
+use crate::variables::{
+    Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, Update,
+    UpdateKind, VariableRef,
+};
+use crate::wire::header::response_header;
+use crate::wire::tensor::ChunkOrder;
+use crate::wire::transport::MESSAGE_BYTES_MAX;
+use crate::wire::v1::{self, pull_response, push_request, variables_server};
+use crate::wire::variables::{check_items, update_kind, variables};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio_stream::Stream;
+use tonic::{Request, Response, Status, Streaming};
+
+/// Longest wait of one `Uninitialized`; callers that wait longer ask again, so that a lost one is noticed.
+const LONG_POLL_MAX: Duration = Duration::from_secs(60);
+
+/// Writes up to this many bytes are applied on the server's own threads; larger ones would hold up heartbeats.
+const APPLY_INLINE_BYTES_MAX: u64 = 64 << 10;
+
+/// Serves a [`Store`] to other tasks. Cheap to clone.
+#[derive(Clone)]
+pub struct VariablesService {
+    guard: Guard,
+    store: Store,
+}
+
+impl VariablesService {
+    /// Makes the service. From now on the end of a session makes the store forget the run's writes, and deletes a container
+    /// `run-<id>` with its last session.
+    pub fn new(guard: Guard, store: Store) -> Self {
+        let ends = store.clone();
+        guard.sessions().on_end(Arc::new(move |end| {
+            ends.ledger().forget(end.caller.run_id);
+            if end.last_in_container && is_run_container(&end.caller.container) {
+                ends.delete_container(&end.caller.container);
+            }
+        }));
+        VariablesService { guard, store }
+    }
+
+    /// The gRPC service, ready to be added to a server.
+    pub fn into_server(self) -> variables_server::VariablesServer<Self> {
+        variables_server::VariablesServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    fn open(&self, caller: &Caller) -> Result<Container> {
+        self.store.open(&caller.container, caller.attempt)
+    }
+
+    /// An evaluator is chief of its own run: the same component would otherwise reset the job's variables.
+    fn refuse_evaluator(&self, caller: &Caller) -> Result<()> {
+        match caller.task {
+            Some(task) if task.job == TaskType::Evaluator && task != self.guard.task() => {
+                let message = format!(
+                    "{task} may read the variables on {}, but write only its own; place what it writes on `{task}`",
+                    self.guard.task()
+                );
+                Err(Error::new(ErrorCode::FailedPrecondition, message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Reads a write's header and lets the call in.
+    async fn admit_write(
+        &self,
+        rpc: Rpc,
+        stream: Streaming<v1::PushRequest>,
+    ) -> Result<(Admitted, v1::PushHeader, Streaming<v1::PushRequest>), Status> {
+        let (first, stream) = first_message(stream).await?;
+        let header = match first.and_then(|message| message.kind) {
+            Some(push_request::Kind::Header(header)) => header,
+            // The guard says what is missing, after it has checked that the caller may know.
+            Some(push_request::Kind::Chunk(_)) | None => {
+                self.guard.admit(rpc, None)?;
+                return Err(invalid("the first message of the stream is no header").into());
+            }
+        };
+        let admitted = self.guard.admit(rpc, header.header.clone())?;
+        self.refuse_evaluator(&admitted.caller)?;
+        if header.consistency != i32::from(v1::Consistency::Atomic) {
+            return Err(unimplemented("relaxed consistency").into());
+        }
+        if header.optimizer.is_some() || header.clip_scale != 0.0 {
+            return Err(unimplemented("an optimizer on the server").into());
+        }
+        if header.sync.is_some() {
+            return Err(unimplemented("synchronous replicas").into());
+        }
+        check_items(header.item.len())?;
+        Ok((admitted, header, stream))
+    }
+
+    async fn initialize_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<Vec<u64>, Status> {
+        let (admitted, header, mut stream) = self.admit_write(Rpc::Initialize, stream).await?;
+        let mode = if header.if_absent { InitializeMode::IfAbsent } else { InitializeMode::Overwrite };
+        let variables = variables(header.item.into_iter().map(|item| item.variable.unwrap_or_default()).collect())?;
+        let container = self.open(&admitted.caller)?;
+
+        let mut ticket = match self.begin(&admitted).await? {
+            Begin::Replay(answer) => return Ok(answer?.versions),
+            Begin::Fresh(ticket) => ticket,
+        };
+        container.check_initialize(&variables)?;
+        let staging = self.receive(&admitted, &mut ticket, &mut stream, &variables).await?;
+        let write = move |values: Vec<Blocks>| {
+            container.initialize(variables.into_iter().zip(values.into_iter().map(Payload::Owned)).collect(), mode)
+        };
+        let remember = |versions: &Vec<u64>| Remembered { versions: versions.clone(), values: None };
+        Ok(apply(ticket, staging, write, remember).await?)
+    }
+
+    async fn push_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<Vec<Snapshot>, Status> {
+        let (admitted, header, mut stream) = self.admit_write(Rpc::Push, stream).await?;
+        if header.if_absent {
+            return Err(invalid("`if_absent` belongs to Initialize").into());
+        }
+        let want_values = header.want_values;
+        let how = header.item.iter().map(|item| Ok((update_kind(item.kind)?, item.base_version)));
+        let how = how.collect::<Result<Vec<_>>>()?;
+        let variables = variables(header.item.into_iter().map(|item| item.variable.unwrap_or_default()).collect())?;
+        let container = self.open(&admitted.caller)?;
+
+        let mut ticket = match self.begin(&admitted).await? {
+            Begin::Replay(answer) => return Ok(replay(&container, &variables, want_values, answer?).await?),
+            Begin::Fresh(ticket) => ticket,
+        };
+        container.check_push(&variables)?;
+        let staging = self.receive(&admitted, &mut ticket, &mut stream, &variables).await?;
+        let write = move |values| container.push(updates(variables, how, values), want_values);
+        let remember = move |snapshots: &Vec<Snapshot>| {
+            Remembered::of(snapshots.iter().map(|snapshot| (snapshot.version, &snapshot.blocks)), want_values)
+        };
+        Ok(apply(ticket, staging, write, remember).await?)
+    }
+
+    async fn begin(&self, admitted: &Admitted) -> Result<Begin> {
+        admitted.run(self.store.ledger().begin(admitted.caller.run_id, admitted.sequence)).await
+    }
+
+    /// Stages a write's chunks until all have come and the caller has ended its stream. Ends early, and frees what was staged, when
+    /// the stream breaks, the session ends or a retry takes the write over.
+    async fn receive(
+        &self,
+        admitted: &Admitted,
+        ticket: &mut Ticket,
+        stream: &mut Streaming<v1::PushRequest>,
+        variables: &[VariableRef],
+    ) -> Result<Staging, Status> {
+        let types = || variables.iter().map(|variable| &variable.ty);
+        let mut order = ChunkOrder::new(types())?;
+        let receive = async {
+            let mut staging = Staging::reserve(&self.store, types()).await?;
+            while let Some(message) = stream.message().await? {
+                match message.kind {
+                    Some(push_request::Kind::Chunk(chunk)) => {
+                        let item = order.accept(&chunk)?;
+                        staging.append(item, &chunk.data);
+                    }
+                    Some(push_request::Kind::Header(_)) => return Err(invalid("stream has a second header").into()),
+                    None => return Err(invalid("stream has a message that is neither header nor chunk").into()),
+                }
+            }
+            order.finish()?;
+            Ok(staging)
+        };
+        tokio::select! {
+            biased;
+            () = admitted.session.cancelled() => Err(admitted.ended().into()),
+            () = ticket.lost() => Err(Error::new(ErrorCode::Aborted, "the write was taken over by its retry").into()),
+            staging = receive => staging,
+        }
+    }
+}
+
+fn updates(
+    variables: Vec<VariableRef>,
+    how: Vec<(UpdateKind, Option<u64>)>,
+    values: Vec<Blocks>,
+) -> Vec<Update<'static>> {
+    let update = |((variable, (kind, base)), value)| Update { variable, kind, value: Payload::Owned(value), base };
+    variables.into_iter().zip(how).zip(values).map(update).collect()
+}
+
+/// Applies a staged write and remembers its answer. Once begun it goes on, whether or not the caller still waits.
+async fn apply<T: Send + 'static>(
+    ticket: Ticket,
+    mut staging: Staging,
+    write: impl FnOnce(Vec<Blocks>) -> Result<T> + Send + 'static,
+    remember: impl FnOnce(&T) -> Remembered + Send + 'static,
+) -> Result<T> {
+    let bytes = staging.bytes();
+    let work = move || {
+        let applying = ticket.apply()?;
+        let result = write(staging.take());
+        applying.finish(result.as_ref().map(remember).map_err(Error::clone));
+        result
+    };
+    if bytes <= APPLY_INLINE_BYTES_MAX { work() } else { off_thread(work).await }
+}
+
+/// Answers a write that was applied before. Values that were too large to remember are read anew.
+async fn replay(
+    container: &Container,
+    variables: &[VariableRef],
+    want_values: bool,
+    answer: Remembered,
+) -> Result<Vec<Snapshot>> {
+    let Remembered { versions, values } = answer;
+    if want_values && values.is_none() {
+        return pull(container, variables).await;
+    }
+    let values = values.unwrap_or_else(|| vec![Blocks::default(); versions.len()]);
+    let snapshot = |((variable, version), blocks): ((&VariableRef, u64), Blocks)| Snapshot {
+        ty: variable.ty.clone(),
+        blocks,
+        version,
+    };
+    Ok(variables.iter().zip(versions).zip(values).map(snapshot).collect())
+}
+
+/// Reads values; where one is being updated, waits for it on another thread.
+async fn pull(container: &Container, variables: &[VariableRef]) -> Result<Vec<Snapshot>> {
+    if let Some(snapshots) = container.try_pull(variables)? {
+        return Ok(snapshots);
+    }
+    let (container, variables) = (container.clone(), variables.to_vec());
+    off_thread(move || container.pull(&variables)).await
+}
+
+async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {
+    let failed = |error| Error::new(ErrorCode::Internal, format!("work on variables ended early: {error}"));
+    tokio::task::spawn_blocking(work).await.unwrap_or_else(|error| Err(failed(error)))
+}
+
+/// Whether a container is one that a split client made for itself: `run-` and its id.
+fn is_run_container(name: &str) -> bool {
+    name.strip_prefix("run-").is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
+}
+
+/// A stream of a header and chunks. The blocks go out as they are: a chunk is a block.
+pub type PullStream = Pin<Box<dyn Stream<Item = Result<v1::PullResponse, Status>> + Send>>;
+
+impl VariablesService {
+    fn send(&self, snapshots: Vec<Snapshot>) -> PullStream {
+        let header = v1::PullHeader {
+            header: response_header(self.guard.incarnation()),
+            tensor: snapshots.iter().map(|snapshot| v1::TensorHeader::from(&snapshot.ty)).collect(),
+            version: snapshots.iter().map(|snapshot| snapshot.version).collect(),
+        };
+        let chunks = (0..).zip(snapshots).flat_map(|(item, snapshot)| {
+            let mut offset = 0;
+            snapshot.blocks.into_slices().map(move |data| {
+                let chunk = v1::Chunk { item, offset, data };
+                offset += chunk.data.len() as u64;
+                pull_response::Kind::Chunk(chunk)
+            })
+        });
+        let kinds = std::iter::once(pull_response::Kind::Header(header)).chain(chunks);
+        Box::pin(tokio_stream::iter(kinds.map(|kind| Ok(v1::PullResponse { kind: Some(kind) }))))
+    }
+}
+
+#[tonic::async_trait]
+impl variables_server::Variables for VariablesService {
+    type PushStream = PullStream;
+    type PullStream = PullStream;
+    type GatherStream = PullStream;
+
+    async fn initialize(
+        &self,
+        request: Request<Streaming<v1::PushRequest>>,
+    ) -> Result<Response<v1::PushResponse>, Status> {
+        let version = self.initialize_stream(request.into_inner()).await?;
+        Ok(Response::new(v1::PushResponse { header: response_header(self.guard.incarnation()), version }))
+    }
+
+    async fn push(&self, request: Request<Streaming<v1::PushRequest>>) -> Result<Response<Self::PushStream>, Status> {
+        let snapshots = self.push_stream(request.into_inner()).await?;
+        Ok(Response::new(self.send(snapshots)))
+    }
+
+    async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
+        let request = request.into_inner();
+        let admitted = self.guard.admit(Rpc::Pull, request.header)?;
+        if request.consistency != i32::from(v1::Consistency::Atomic) {
+            return Err(unimplemented("relaxed consistency").into());
+        }
+        if request.min_version.is_some() || request.max_age_ms.is_some() {
+            return Err(unimplemented("a minimum version or a maximum age").into());
+        }
+        let variables = variables(request.variable)?;
+        let container = self.open(&admitted.caller)?;
+        let snapshots = admitted.run(pull(&container, &variables)).await?;
+        Ok(Response::new(self.send(snapshots)))
+    }
+
+    async fn gather(&self, request: Request<v1::GatherRequest>) -> Result<Response<Self::GatherStream>, Status> {
+        self.guard.admit(Rpc::Gather, request.into_inner().header)?;
+        Err(unimplemented("gather").into())
+    }
+
+    async fn scatter(
+        &self,
+        request: Request<Streaming<v1::ScatterRequest>>,
+    ) -> Result<Response<v1::PushResponse>, Status> {
+        let (first, _) = first_message(request.into_inner()).await?;
+        let header = match first.and_then(|message| message.kind) {
+            Some(v1::scatter_request::Kind::Header(header)) => header.header,
+            _ => None,
+        };
+        self.guard.admit(Rpc::Scatter, header)?;
+        Err(unimplemented("scatter").into())
+    }
+
+    async fn uninitialized(
+        &self,
+        request: Request<v1::UninitializedRequest>,
+    ) -> Result<Response<v1::UninitializedResponse>, Status> {
+        let request = request.into_inner();
+        let admitted = self.guard.admit(Rpc::Uninitialized, request.header)?;
+        let variables = variables(request.variable)?;
+        let container = self.open(&admitted.caller)?;
+        let wait = Duration::from_millis(request.wait_ms).min(LONG_POLL_MAX);
+        let name = admitted.run(container.uninitialized_after(&variables, tokio::time::sleep(wait))).await?;
+        Ok(Response::new(v1::UninitializedResponse { header: response_header(self.guard.incarnation()), name }))
+    }
+
+    async fn delete(&self, request: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {
+        let request = request.into_inner();
+        let admitted = self.guard.admit(Rpc::Delete, request.header)?;
+        self.refuse_evaluator(&admitted.caller)?;
+        let container = self.open(&admitted.caller)?;
+        let deleted = match self.begin(&admitted).await? {
+            Begin::Replay(answer) => answer?.versions.first().copied().unwrap_or_default(),
+            Begin::Fresh(ticket) => {
+                let applying = ticket.apply()?;
+                let deleted = if request.name.is_empty() {
+                    Ok(self.store.delete_container(container.name()))
+                } else {
+                    container.delete(&request.name)
+                };
+                let deleted = deleted.map(|deleted| deleted as u64);
+                applying.finish(deleted.clone().map(|deleted| Remembered { versions: vec![deleted], values: None }));
+                deleted?
+            }
+        };
+        let deleted = u32::try_from(deleted).unwrap_or(u32::MAX);
+        Ok(Response::new(v1::DeleteResponse { header: response_header(self.guard.incarnation()), deleted }))
+    }
+}
+
+fn invalid(message: &str) -> Error {
+    Error::new(ErrorCode::InvalidArgument, message)
+}
+
+fn unimplemented(what: &str) -> Error {
+    Error::new(ErrorCode::Unimplemented, format!("{what} is not served by this server yet"))
+}

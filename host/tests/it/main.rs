@@ -1,1 +1,4 @@
 //! Integration tests of the library: one binary, a module for each subject.
+
+mod architecture;
+mod grpc;

@@ -1,0 +1,83 @@
+//! The network's parameters as variables of the cluster.
+
+use crate::network::Parameters;
+use dchost_guest::{Change, Result, Variable, WorkerContext};
+use std::time::Duration;
+
+/// How often a task looks again at what it can only ask for.
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Variables that all tasks share. Where each lives is left to the host: on a ps task, without ps tasks on the leader.
+pub(crate) struct Shared {
+    parameters: [Variable<f32>; 4],
+    /// Steps of all workers together.
+    step: Variable<i64>,
+    /// Workers that are done, counted where there is no barrier to wait at.
+    finished: Variable<i64>,
+}
+
+impl Shared {
+    /// Declares the variables; reaches no other task.
+    pub(crate) fn declare(ctx: &WorkerContext, hidden: usize) -> Result<Self> {
+        let [a, b, c, d] = Parameters::shapes(hidden);
+        let parameter = |(name, shape): (&str, Vec<usize>)| ctx.variable::<f32>(name).shape(shape).declare();
+        Ok(Shared {
+            parameters: [parameter(a)?, parameter(b)?, parameter(c)?, parameter(d)?],
+            step: ctx.variable::<i64>("step").declare()?,
+            finished: ctx.variable::<i64>("finished").declare()?,
+        })
+    }
+
+    /// Sets initial values: the chief's business.
+    pub(crate) fn initialize(&self, ctx: &WorkerContext, values: &Parameters) -> Result<()> {
+        let counters = [Change::assign(&self.step, 0), Change::assign(&self.finished, 0)];
+        let tensors = values.tensors();
+        let parameters = self.parameters.iter().zip(tensors).map(|(variable, values)| Change::assign(variable, values));
+        ctx.initialize(parameters.chain(counters))
+    }
+
+    /// Waits until the chief has set initial values.
+    pub(crate) fn wait_initialized(&self, ctx: &WorkerContext) -> Result<()> {
+        let [a, b, c, d] = &self.parameters;
+        ctx.wait_initialized((a, b, c, d, &self.step, &self.finished), None)
+    }
+
+    /// The parameters as they are now, and the steps that led to them.
+    pub(crate) fn pull(&self, ctx: &WorkerContext) -> Result<(Parameters, u64)> {
+        let [a, b, c, d] = &self.parameters;
+        let (hidden_weights, hidden_biases, output_weights, output_biases, step) =
+            ctx.read((a, b, c, d, &self.step))?;
+        let parameters = Parameters {
+            hidden_weights: hidden_weights.into_vec(),
+            hidden_biases: hidden_biases.into_vec(),
+            output_weights: output_weights.into_vec(),
+            output_biases: output_biases.into_vec(),
+        };
+        Ok((parameters, step.scalar().unsigned_abs()))
+    }
+
+    /// Subtracts a step from the parameters, whatever others did to them since they were read.
+    pub(crate) fn push(&self, ctx: &WorkerContext, step: &Parameters) -> Result<()> {
+        let counter = Change::add(&self.step, 1);
+        let tensors = step.tensors();
+        let parameters = self.parameters.iter().zip(tensors).map(|(variable, values)| Change::sub(variable, values));
+        ctx.update(parameters.chain([counter]))?;
+        Ok(())
+    }
+
+    /// Waits until all `workers` are done.
+    pub(crate) fn wait_for_all(&self, ctx: &WorkerContext, workers: usize) -> Result<()> {
+        if workers == 1 {
+            return Ok(());
+        }
+        if ctx.has_barrier() {
+            return ctx.wait_for_other_workers();
+        }
+        self.finished.add(1)?;
+        // Only the chief reports, so only it needs to know.
+        while ctx.is_chief() && self.finished.read()?.scalar().unsigned_abs() < workers as u64 {
+            std::thread::sleep(POLL_INTERVAL);
+        }
+        Ok(())
+    }
+}

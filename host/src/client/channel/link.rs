@@ -1,0 +1,194 @@
+//! One run's link to one task: opens the session, keeps it, reopens it when it breaks.
+//!
+//! | state | event | next |
+//! | --- | --- | --- |
+//! | connecting, down | the session is open, first contact or the same incarnation | open |
+//! | connecting, down | another incarnation answers | failed: peer-restarted, for good |
+//! | connecting, down | the server refuses the session | failed: its error |
+//! | connecting | the connect deadline passes | failed: unavailable |
+//! | open | the stream breaks | down |
+//! | down | the rejoin timeout passes | failed: peer-failed |
+//!
+//! A failed link is followed by a new one at the next call, except after a restart.
+
+use super::connect::{Failure, FailureKind, failure};
+use super::{Lane, Peer, Shared};
+use crate::error::{Error, ErrorCode};
+use crate::ids::Incarnation;
+use crate::wire::header::{Header, answered_by};
+use crate::wire::status::{answer, from_status};
+use crate::wire::v1;
+use crate::wire::v1::cluster_client::ClusterClient;
+use std::time::Duration;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+
+/// How long one try to open a session may take, connecting included.
+const OPEN_TRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How often an open session says that it lives, besides HTTP/2's pings.
+const RENEW_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long the clean end of a session may take.
+pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How often a wait for a task is reported.
+const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+
+/// A pause between tries: short at first, since most outages are start-up races; then long enough to cost nothing.
+#[derive(Debug)]
+pub(super) struct Backoff(Duration);
+
+impl Backoff {
+    const FIRST: Duration = Duration::from_millis(20);
+    const LAST: Duration = Duration::from_millis(500);
+
+    pub(super) const fn new() -> Self {
+        Backoff(Self::FIRST)
+    }
+
+    pub(super) fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(Self::LAST);
+        pause
+    }
+}
+
+/// The state of a link, for calls that wait for it.
+#[derive(Clone, Debug)]
+pub(super) enum Link {
+    /// No session yet, or not any more.
+    Down,
+    /// The session is open.
+    Open(Incarnation),
+    /// It will not open; the next call may begin another link.
+    Failed(Error),
+}
+
+struct Session {
+    incarnation: Incarnation,
+    requests: mpsc::Sender<v1::SessionRequest>,
+    events: Streaming<v1::SessionEvent>,
+}
+
+enum OpenError {
+    /// The server says no.
+    Refused(Error),
+    /// Trying again may help.
+    Failed(Failure),
+}
+
+/// Keeps the link until the run closes or the link fails.
+pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Peer>, link: watch::Sender<Link>) {
+    let known = *peer.incarnation();
+    let mut down_since = Instant::now();
+    let mut deadline = down_since + if known.is_some() { shared.rejoin_timeout } else { shared.connect_timeout };
+    let mut backoff = Backoff::new();
+    let mut report_at = down_since + REPORT_INTERVAL;
+    loop {
+        let try_timeout = OPEN_TRY_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
+        let opened = tokio::select! {
+            () = shared.closing.cancelled() => return,
+            opened = timeout(try_timeout, open(&shared, &peer)) => {
+                opened.unwrap_or_else(|_| Err(OpenError::Failed(Failure::timed_out(try_timeout))))
+            }
+        };
+        let cause = match opened {
+            Ok(session) => {
+                if let Err(error) = peer.meet(session.incarnation) {
+                    link.send_replace(Link::Failed(error));
+                    return;
+                }
+                tracing::debug!(task = %peer.task, incarnation = %session.incarnation, "session open");
+                link.send_replace(Link::Open(session.incarnation));
+                let Some(cause) = hold(session, &shared).await else { return };
+                link.send_replace(Link::Down);
+                tracing::warn!(task = %peer.task, address = peer.address, cause = cause.text, "session broken, reopening");
+                down_since = Instant::now();
+                deadline = down_since + shared.rejoin_timeout;
+                report_at = down_since + REPORT_INTERVAL;
+                backoff = Backoff::new();
+                cause
+            }
+            Err(OpenError::Refused(error)) => {
+                if error.code == ErrorCode::PeerRestarted {
+                    peer.restarted(&error);
+                }
+                link.send_replace(Link::Failed(error));
+                return;
+            }
+            Err(OpenError::Failed(cause)) => cause,
+        };
+        let now = Instant::now();
+        let pause = backoff.next();
+        if now + pause >= deadline {
+            link.send_replace(Link::Failed(peer.gone(now - down_since, &cause)));
+            return;
+        }
+        if now >= report_at {
+            report_at = now + REPORT_INTERVAL;
+            tracing::warn!(
+                task = %peer.task, address = peer.address, since_s = (now - down_since).as_secs(), cause = cause.text,
+                "waiting for a task"
+            );
+        }
+        tokio::select! {
+            () = shared.closing.cancelled() => return,
+            () = tokio::time::sleep(pause) => {}
+        }
+    }
+}
+
+async fn open(shared: &Shared, peer: &Peer) -> Result<Session, OpenError> {
+    let refused = |status: tonic::Status| match (answer(&status), failure(&status)) {
+        // A server that is stopping may be followed by another one, which then says that it is.
+        (Some(error), _) if error.code == ErrorCode::Unavailable => {
+            OpenError::Failed(Failure { kind: FailureKind::Broken, text: error.message })
+        }
+        (Some(error), _) => OpenError::Refused(error),
+        (None, Some(failure)) => OpenError::Failed(failure),
+        (None, None) => OpenError::Refused(from_status(&status)),
+    };
+    let header = Header { caller: shared.caller(), sequence: 0, expected: *peer.incarnation() };
+    let (requests, stream) = mpsc::channel(4);
+    let first = v1::SessionRequest { header: Some((&header).into()) };
+    requests.try_send(first).expect("the channel is new and has room");
+    let channel = peer.channel(Lane::Control, &shared.runtime).map_err(OpenError::Refused)?;
+    let response = ClusterClient::new(channel).session(ReceiverStream::new(stream)).await.map_err(refused)?;
+    let mut events = response.into_inner();
+    let first = events.message().await.map_err(refused)?.ok_or_else(|| {
+        OpenError::Failed(Failure { kind: FailureKind::Broken, text: "the session ended as it began".into() })
+    })?;
+    let incarnation = answered_by(first.header.as_ref()).map_err(OpenError::Refused)?;
+    Ok(Session { incarnation, requests, events })
+}
+
+/// Keeps an open session until it breaks (why), or closes it when the run does (none).
+async fn hold(mut session: Session, shared: &Shared) -> Option<Failure> {
+    let mut renew = interval(RENEW_INTERVAL);
+    renew.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = shared.closing.cancelled() => break,
+            _ = renew.tick() => {
+                // A full queue means that the connection doesn't move; its own pings will tell.
+                let _ = session.requests.try_send(v1::SessionRequest::default());
+            }
+            event = session.events.message() => match event {
+                Ok(Some(_)) => {}
+                Ok(None) => return Some(Failure { kind: FailureKind::Broken, text: "the server ended the session".into() }),
+                Err(status) => {
+                    let text = from_status(&status).message;
+                    return Some(failure(&status).unwrap_or(Failure { kind: FailureKind::Broken, text }));
+                }
+            }
+        }
+    }
+    // The end of the request stream is the clean end; the server answers with the end of its own.
+    drop(session.requests);
+    let events = &mut session.events;
+    let _ = timeout(CLOSE_TIMEOUT, async { while let Ok(Some(_)) = events.message().await {} }).await;
+    None
+}

@@ -1,0 +1,462 @@
+//! Standard output and error of a process, written by one thread, a whole line in one write.
+//!
+//! A guest that writes faster than anyone reads waits here. dchost's own log lines never wait: the threads that serve
+//! the cluster log, and a terminal that is stopped must not make a task look dead; beyond a bound they are dropped and
+//! counted. A stream that its reader has closed swallows what comes, and the run goes on.
+
+use super::Progress;
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, IsTerminal, Write};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Bytes that may wait to be written before a guest has to wait: some hundred long lines.
+const QUEUED_BYTES_MAX: usize = 4 << 20;
+/// Bytes that may wait before log lines are dropped; twice as much, so that a flooding guest never costs a warning.
+const QUEUED_BYTES_WITH_LOGS_MAX: usize = 2 * QUEUED_BYTES_MAX;
+
+/// A standard stream of the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Stream {
+    /// Standard output: data.
+    Stdout,
+    /// Standard error: all else.
+    Stderr,
+}
+
+/// In which form progress is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProgressMode {
+    /// A bar for each task, on a terminal.
+    Bars,
+    /// A line every few seconds.
+    Lines,
+    /// An in-band event, for a launcher.
+    Events,
+}
+
+impl ProgressMode {
+    /// Bars where standard error is a terminal, else lines.
+    pub fn of_stderr() -> Self {
+        if io::stderr().is_terminal() { ProgressMode::Bars } else { ProgressMode::Lines }
+    }
+}
+
+/// Where lines and progress go; cheap to clone. Its thread ends when the last clone is dropped.
+#[derive(Clone)]
+pub struct Screen {
+    owner: Arc<Owner>,
+}
+
+struct Owner {
+    shared: Arc<Shared>,
+    mode: ProgressMode,
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.lock().closing = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    /// Signalled whenever the queue changed in either direction.
+    changed: Condvar,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        // A queue of lines is whole after every statement, so a panic elsewhere does no harm.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
+        self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    items: VecDeque<Item>,
+    bytes: usize,
+    /// Log lines that found no room since the last one that did.
+    dropped: u64,
+    /// Whether the thread is writing what it took.
+    writing: bool,
+    out_closed: bool,
+    err_closed: bool,
+    closing: bool,
+}
+
+impl Queue {
+    fn is_closed(&self, stream: Stream) -> bool {
+        match stream {
+            Stream::Stdout => self.out_closed,
+            Stream::Stderr => self.err_closed,
+        }
+    }
+
+    fn push(&mut self, item: Item) {
+        self.bytes += item.bytes();
+        self.items.push_back(item);
+    }
+}
+
+enum Item {
+    Line(Stream, Vec<u8>),
+    Bar(String, Progress),
+    EndBars,
+}
+
+impl Item {
+    fn bytes(&self) -> usize {
+        match self {
+            Item::Line(_, line) => line.len(),
+            Item::Bar(name, progress) => name.len() + progress.note.len(),
+            Item::EndBars => 0,
+        }
+    }
+}
+
+impl Screen {
+    /// Makes the screen of this process: its standard output and error.
+    pub fn of_process(mode: ProgressMode) -> Self {
+        Screen::over(Box::new(io::stdout()), Box::new(io::stderr()), mode)
+    }
+
+    /// Makes a screen over two writers.
+    pub fn over(out: Box<dyn Write + Send>, err: Box<dyn Write + Send>, mode: ProgressMode) -> Self {
+        let shared = Arc::new(Shared::default());
+        let writer = Writer { shared: shared.clone(), out, err, bars: (mode == ProgressMode::Bars).then(Bars::new) };
+        let spawned = thread::Builder::new().name("console".to_owned()).spawn(move || writer.run());
+        if spawned.is_err() {
+            // A process that cannot start one thread cannot run a guest either; it will say so where it matters.
+            let mut queue = shared.lock();
+            (queue.out_closed, queue.err_closed) = (true, true);
+        }
+        Screen { owner: Arc::new(Owner { shared, mode }) }
+    }
+
+    /// In which form progress is shown.
+    pub fn progress_mode(&self) -> ProgressMode {
+        self.owner.mode
+    }
+
+    /// Writes a line (without its newline), whole; waits while too much is unwritten. A closed stream swallows it.
+    pub fn line(&self, stream: Stream, line: Vec<u8>) {
+        let shared = &self.owner.shared;
+        let mut queue = shared.lock();
+        while queue.bytes > QUEUED_BYTES_MAX && !queue.is_closed(stream) {
+            queue = shared.wait(queue);
+        }
+        if !queue.is_closed(stream) {
+            queue.push(Item::Line(stream, line));
+            shared.changed.notify_all();
+        }
+    }
+
+    /// Writes a line of dchost's own log; never waits. Where there is no room it is dropped, and that is told later.
+    pub fn log_line(&self, stream: Stream, line: Vec<u8>) {
+        let mut queue = self.owner.shared.lock();
+        if queue.bytes > QUEUED_BYTES_WITH_LOGS_MAX {
+            queue.dropped += 1;
+            return;
+        }
+        if queue.dropped > 0 {
+            let note = format!("{} log lines were dropped here: nobody read them fast enough", queue.dropped);
+            queue.dropped = 0;
+            queue.push(Item::Line(stream, note.into_bytes()));
+        }
+        queue.push(Item::Line(stream, line));
+        self.owner.shared.changed.notify_all();
+    }
+
+    /// Moves the bar of the task `name`; never waits. No bars, no effect.
+    pub fn bar(&self, name: &str, progress: Progress) {
+        let mut queue = self.owner.shared.lock();
+        if queue.bytes <= QUEUED_BYTES_MAX {
+            queue.push(Item::Bar(name.to_owned(), progress));
+            self.owner.shared.changed.notify_all();
+        }
+    }
+
+    /// Takes the bars off the terminal, so that lasting text can follow.
+    pub fn end_bars(&self) {
+        self.owner.shared.lock().push(Item::EndBars);
+        self.owner.shared.changed.notify_all();
+    }
+
+    /// Waits until everything is written, at most `timeout`; returns whether it is.
+    pub fn flush(&self, timeout: Duration) -> bool {
+        let deadline = Instant::now() + timeout;
+        let shared = &self.owner.shared;
+        let mut queue = shared.lock();
+        while queue.writing || !queue.items.is_empty() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            queue = shared.changed.wait_timeout(queue, left).unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+}
+
+/// The screen's thread.
+struct Writer {
+    shared: Arc<Shared>,
+    out: Box<dyn Write + Send>,
+    err: Box<dyn Write + Send>,
+    bars: Option<Bars>,
+}
+
+impl Writer {
+    fn run(mut self) {
+        loop {
+            let mut queue = self.shared.lock();
+            queue.writing = false;
+            self.shared.changed.notify_all();
+            while queue.items.is_empty() {
+                if queue.closing {
+                    return;
+                }
+                queue = self.shared.wait(queue);
+            }
+            let items = std::mem::take(&mut queue.items);
+            queue.writing = true;
+            drop(queue);
+            for item in items {
+                let bytes = item.bytes();
+                self.show(item);
+                // Given back line by line: a writer that waits goes on as soon as there is room.
+                self.shared.lock().bytes -= bytes;
+                self.shared.changed.notify_all();
+            }
+        }
+    }
+
+    fn show(&mut self, item: Item) {
+        match item {
+            Item::Line(stream, mut line) => {
+                if self.shared.lock().is_closed(stream) {
+                    return;
+                }
+                line.push(b'\n');
+                let writer = match stream {
+                    Stream::Stdout => &mut self.out,
+                    Stream::Stderr => &mut self.err,
+                };
+                let mut write = || writer.write_all(&line).and_then(|()| writer.flush());
+                let written = match &self.bars {
+                    Some(bars) => bars.multi.suspend(write),
+                    None => write(),
+                };
+                if written.is_err() {
+                    // Mostly a closed pipe; a full disk is no better place for output. The run goes on either way.
+                    let mut queue = self.shared.lock();
+                    match stream {
+                        Stream::Stdout => queue.out_closed = true,
+                        Stream::Stderr => queue.err_closed = true,
+                    }
+                }
+            }
+            Item::Bar(name, progress) => {
+                if let Some(bars) = &mut self.bars {
+                    bars.show(name, &progress);
+                }
+            }
+            Item::EndBars => {
+                if let Some(bars) = &mut self.bars {
+                    bars.end();
+                }
+            }
+        }
+    }
+}
+
+/// The bars of a terminal, one for each task that told its progress.
+struct Bars {
+    multi: MultiProgress,
+    bars: BTreeMap<String, ProgressBar>,
+}
+
+impl Bars {
+    fn new() -> Self {
+        Bars { multi: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), bars: BTreeMap::new() }
+    }
+
+    fn show(&mut self, name: String, progress: &Progress) {
+        let known = "{prefix:>12} [{bar:30}] {pos}/{len} {wide_msg}";
+        let unknown = "{prefix:>12} {pos} {wide_msg}";
+        let template = if progress.total.is_some() { known } else { unknown };
+        let style = ProgressStyle::with_template(template).expect("the templates are constants that parse");
+        let style = style.progress_chars("=> ");
+        let bar = self.bars.entry(name).or_insert_with_key(|name| {
+            // Styled before it is added, because every later change draws it.
+            let bar = ProgressBar::with_draw_target(progress.total, ProgressDrawTarget::hidden());
+            self.multi.add(bar.with_style(style.clone()).with_prefix(name.clone()))
+        });
+        bar.set_style(style);
+        match progress.total {
+            Some(total) => bar.set_length(total),
+            None => bar.unset_length(),
+        }
+        bar.set_message(progress.note.clone());
+        bar.set_position(progress.done);
+    }
+
+    fn end(&mut self) {
+        for (_, bar) in std::mem::take(&mut self.bars) {
+            bar.finish_and_clear();
+            self.multi.remove(&bar);
+        }
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod testing {
+    //! Screens whose output a test can read.
+
+    use super::*;
+
+    /// A buffer that a screen writes to.
+    #[derive(Clone, Default)]
+    pub(crate) struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Sink {
+        /// What was written.
+        pub(crate) fn text(&self) -> String {
+            String::from_utf8_lossy(&self.0.lock().expect("no test panics while it writes")).into_owned()
+        }
+    }
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().expect("no test panics while it writes").extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A screen and what it writes to.
+    pub(crate) struct Captured {
+        /// The screen.
+        pub(crate) screen: Screen,
+        /// Its standard output.
+        pub(crate) out: Sink,
+        /// Its standard error.
+        pub(crate) err: Sink,
+    }
+
+    /// Makes a screen that a test can read.
+    pub(crate) fn captured(mode: ProgressMode) -> Captured {
+        let (out, err) = (Sink::default(), Sink::default());
+        let screen = Screen::over(Box::new(out.clone()), Box::new(err.clone()), mode);
+        Captured { screen, out, err }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::testing::captured;
+    use super::*;
+    use std::sync::mpsc;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    struct Closed;
+
+    impl Write for Closed {
+        fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+            Err(io::ErrorKind::BrokenPipe.into())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Writes nothing until the test says so.
+    struct Stopped(mpsc::Receiver<()>, testing::Sink);
+
+    impl Write for Stopped {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // A dropped sender opens the stream for good.
+            let _ = self.0.recv();
+            self.1.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn lines_of_many_threads_stay_whole() {
+        let captured = captured(ProgressMode::Lines);
+        thread::scope(|scope| {
+            for name in ["worker:0", "worker:1", "worker:2"] {
+                let screen = captured.screen.clone();
+                scope.spawn(move || {
+                    for count in 0..1000 {
+                        screen.line(Stream::Stdout, format!("{name} {count} {}", "x".repeat(count % 90)).into_bytes());
+                    }
+                });
+            }
+        });
+        assert!(captured.screen.flush(PATIENCE));
+        let mut next = BTreeMap::new();
+        for line in captured.out.text().lines() {
+            let [name, count, xs] = line.split(' ').collect::<Vec<_>>()[..] else { panic!("torn: {line}") };
+            let count: usize = count.parse().expect("whole lines have a number");
+            assert_eq!(xs.len(), count % 90, "{line}");
+            let expected = next.entry(name.to_owned()).or_insert(0);
+            assert_eq!(count, *expected, "the order of one thread is kept");
+            *expected += 1;
+        }
+        assert_eq!(next.values().collect::<Vec<_>>(), [&1000, &1000, &1000]);
+    }
+
+    #[test]
+    fn a_closed_pipe_swallows_lines_and_the_other_stream_goes_on() {
+        let err = testing::Sink::default();
+        let screen = Screen::over(Box::new(Closed), Box::new(err.clone()), ProgressMode::Lines);
+        for _ in 0..200 {
+            // More than the queue holds: a stream that nobody reads must not stop the run.
+            screen.line(Stream::Stdout, vec![b'x'; 64 << 10]);
+        }
+        screen.line(Stream::Stderr, b"still here".to_vec());
+        assert!(screen.flush(PATIENCE));
+        assert_eq!(err.text(), "still here\n");
+    }
+
+    /// Aim: log lines never wait for a terminal that is stopped, and flush gives up in time.
+    /// Method: a stderr that blocks; log far beyond the bound; then open it and see what was said about the rest.
+    #[test]
+    fn log_lines_never_wait_and_their_loss_is_told() {
+        let (open, gate) = mpsc::channel();
+        let err = testing::Sink::default();
+        let stopped = Stopped(gate, err.clone());
+        let screen = Screen::over(Box::new(io::sink()), Box::new(stopped), ProgressMode::Lines);
+        for _ in 0..200 {
+            screen.log_line(Stream::Stderr, vec![b'x'; 64 << 10]);
+        }
+        assert!(!screen.flush(Duration::from_millis(20)), "nothing can be written yet");
+        drop(open);
+        assert!(screen.flush(PATIENCE));
+        screen.log_line(Stream::Stderr, b"after".to_vec());
+        assert!(screen.flush(PATIENCE));
+        let text = err.text();
+        let last: Vec<_> = text.lines().rev().take(2).collect();
+        assert_eq!(last[0], "after");
+        assert!(last[1].contains("log lines were dropped here"), "{}", last[1]);
+    }
+}

@@ -1,0 +1,167 @@
+//! What config read, each value with its origin; the input of resolve.
+
+use super::fault::Fault;
+use super::values::{DirGrant, EndRule, EnvGrant, RpcLayer, Timeout};
+use crate::attend::{Mode, Replication};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where a value comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The command line.
+    Flag,
+    /// This variable of the environment.
+    Environment(String),
+    /// This configuration file.
+    File(PathBuf),
+    /// Nobody gave it.
+    Default,
+    /// It follows from other settings.
+    Inferred,
+}
+
+impl Origin {
+    /// Where setting `key` stands, for a message: `` `--task` ``, `` `DCHOST_TASK` ``, `` `task` in `job.toml` ``.
+    pub fn place(&self, key: &str) -> String {
+        match self {
+            Origin::Flag if super::values::WASM_KEYS.contains(&key) => format!("`-W {key}`"),
+            Origin::Flag => format!("`--{key}`"),
+            Origin::Environment(name) => format!("`{name}`"),
+            Origin::File(path) => format!("`{key}` in `{}`", path.display()),
+            Origin::Default | Origin::Inferred => format!("default of `--{key}`"),
+        }
+    }
+
+    /// The origin alone, for the report of the effective configuration.
+    pub(super) fn describe(&self, key: &str) -> String {
+        match self {
+            Origin::Default => "default".to_owned(),
+            Origin::Inferred => "inferred".to_owned(),
+            _ => self.place(key),
+        }
+    }
+}
+
+/// A value and where it comes from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting<T> {
+    /// The value.
+    pub value: T,
+    /// Where it comes from.
+    pub origin: Origin,
+}
+
+impl<T> Setting<T> {
+    /// Makes a setting that nobody gave.
+    pub fn default(value: T) -> Self {
+        Setting { value, origin: Origin::Default }
+    }
+}
+
+/// The text of a cluster spec.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClusterText {
+    /// JSON, not looked into yet.
+    pub json: String,
+    /// The file that held it; none where it was given itself.
+    pub file: Option<PathBuf>,
+}
+
+/// Where compiled components are kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cache {
+    /// Nowhere.
+    Off,
+    /// In this directory.
+    Dir(PathBuf),
+}
+
+/// Limits of the guest and of the server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LimitSettings {
+    /// Bytes of all memories and tables of one guest.
+    pub max_memory: Setting<u64>,
+    /// Bytes of the largest tensor in one call.
+    pub max_tensor: Setting<u64>,
+    /// Bytes of the largest component file.
+    pub max_module_size: Setting<u64>,
+    /// How long compiling may take.
+    pub compile_timeout: Setting<Duration>,
+    /// Bytes of variables that this process's server holds; none: no limit.
+    pub max_variable_bytes: Setting<Option<u64>>,
+    /// Time that a guest may compute.
+    pub cpu_timeout: Setting<Timeout>,
+    /// Fuel of a guest; none: not counted.
+    pub fuel: Setting<Option<u64>>,
+    /// Bytes of a guest's wasm stack.
+    pub max_wasm_stack: Setting<u64>,
+    /// Component handles and resource table entries of a guest.
+    pub max_handles: Setting<u32>,
+    /// Bytes that a guest may print in all.
+    pub max_output: Setting<u64>,
+}
+
+/// Everything that flags, environment and files say, before it is validated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The component.
+    pub module: Option<Setting<PathBuf>>,
+    /// The text of `--task`.
+    pub task: Option<Setting<String>>,
+    /// The text of `--cluster`.
+    pub cluster: Option<Setting<ClusterText>>,
+    /// The text of the variable TF_CONFIG, where it is set.
+    pub tf_config: Option<String>,
+    /// How runs are placed, where it is stated.
+    pub mode: Option<Setting<Mode>>,
+    /// One run for each chief and worker, or one driver.
+    pub replication: Setting<Replication>,
+    /// What stands before addresses in master targets.
+    pub rpc_layer: Setting<RpcLayer>,
+    /// The text of `--bind`.
+    pub bind: Option<Setting<String>>,
+    /// Whether a listen address other than loopback is allowed without TLS.
+    pub insecure: Setting<bool>,
+    /// Whether independent workers do without a barrier.
+    pub no_cluster_barrier: Setting<bool>,
+    /// When ps and joined tasks leave.
+    pub end: Setting<EndRule>,
+    /// How long a needed task may stay out of reach.
+    pub connect_timeout: Setting<Duration>,
+    /// How long a task may take to come back.
+    pub rejoin_timeout: Setting<Duration>,
+    /// How long an evaluator may go on after training.
+    pub evaluator_grace: Setting<Duration>,
+    /// How long a barrier waits.
+    pub barrier_timeout: Setting<Timeout>,
+    /// Wall clock for the process.
+    pub timeout: Setting<Timeout>,
+    /// Number of tries.
+    pub max_attempts: Setting<u32>,
+    /// Namespace of variables and barriers.
+    pub container: Setting<String>,
+    /// Where summaries go.
+    pub summary_dir: Option<Setting<PathBuf>>,
+    /// Directories that the guest sees.
+    pub dirs: Setting<Vec<DirGrant>>,
+    /// Variables of the guest's environment, as they were asked for.
+    pub env: Setting<Vec<EnvGrant>>,
+    /// The same with their values.
+    pub env_values: Vec<(String, String)>,
+    /// Limits.
+    pub limits: LimitSettings,
+    /// Where compiled components are kept.
+    pub cache: Setting<Cache>,
+    /// Arguments of the guest.
+    pub guest_args: Vec<String>,
+    /// Whether the process is a child of `dchost launch`.
+    pub launched: bool,
+    /// The address of the listening socket that was handed over.
+    pub listener: Option<SocketAddr>,
+    /// What reading found wrong: values that don't parse, files that can't be read.
+    pub faults: Vec<Fault>,
+    /// What reading found odd.
+    pub warnings: Vec<String>,
+}

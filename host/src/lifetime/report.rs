@@ -1,0 +1,91 @@
+//! What the rows show to people.
+
+use super::Lifetime;
+use crate::attend::TaskState;
+use crate::cluster::Task;
+use crate::ids::Incarnation;
+use std::time::{Duration, Instant};
+
+/// A task that should attend and doesn't.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// Who.
+    pub task: Task,
+    /// Never seen, or suspect.
+    pub state: TaskState,
+    /// For how long.
+    pub silent_for: Duration,
+    /// What the last probe showed.
+    pub reason: String,
+}
+
+/// A row, as a status shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RowStatus {
+    /// Who.
+    pub task: Task,
+    /// The address that the cluster lists; none for an unlisted evaluator.
+    pub address: Option<String>,
+    /// Whether the training waits for its end.
+    pub runner: bool,
+    /// Its state.
+    pub state: TaskState,
+    /// Of the process that attended last.
+    pub incarnation: Option<Incarnation>,
+    /// When the row came to its state.
+    pub since: Instant,
+    /// When something was heard of it last.
+    pub last_seen: Option<Instant>,
+    /// Why it is in its state; for silent tasks with what the last probe showed.
+    pub message: String,
+}
+
+impl Lifetime {
+    /// The tasks that should attend and don't, in order.
+    pub fn silent(&self, now: Instant) -> Vec<Silent> {
+        if self.training_ended() {
+            return Vec::new();
+        }
+        self.rows
+            .iter()
+            .filter(|&(&task, row)| {
+                task != self.options.leader
+                    && (row.state == TaskState::Suspect || (row.state == TaskState::NeverSeen && row.runner))
+            })
+            .map(|(&task, row)| Silent {
+                task,
+                state: row.state,
+                silent_for: now.saturating_duration_since(row.since),
+                reason: row.probe_error.clone().unwrap_or_else(|| "not dialled yet".to_owned()),
+            })
+            .collect()
+    }
+
+    /// Every row, in order.
+    pub fn rows(&self) -> Vec<RowStatus> {
+        self.rows
+            .iter()
+            .map(|(&task, row)| {
+                let mut message = row.message.clone();
+                if matches!(row.state, TaskState::NeverSeen | TaskState::Suspect)
+                    && let Some(error) = &row.probe_error
+                {
+                    if !message.is_empty() {
+                        message.push_str("; ");
+                    }
+                    message.push_str(error);
+                }
+                RowStatus {
+                    task,
+                    address: self.options.cluster.address(task).map(str::to_owned),
+                    runner: row.runner,
+                    state: row.state,
+                    incarnation: row.incarnation,
+                    since: row.since,
+                    last_seen: row.last_seen,
+                    message,
+                }
+            })
+            .collect()
+    }
+}

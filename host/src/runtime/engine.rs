@@ -1,0 +1,200 @@
+//! The engine: wasmtime's configuration, the ticker that makes guests yield, and the linker.
+
+use super::bindings;
+use super::state::State;
+use bytes::Bytes;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+use wasmtime::component::Linker;
+use wasmtime::{Cache, CacheConfig, Config, WasmBacktraceDetails, WasmFeatures};
+
+/// How often a guest yields to its executor and its CPU budget is looked at.
+pub(super) const EPOCH_TICK: Duration = Duration::from_millis(10);
+
+/// Room for host functions on a guest's fiber, beside the guest's own stack, in bytes.
+const HOST_STACK_BYTES: usize = 1536 << 10;
+
+/// Largest wasm stack that may be asked for, in bytes: address space is reserved for each run.
+const WASM_STACK_BYTES_MAX: usize = 1 << 30;
+
+/// Smallest wasm stack that may be asked for, in bytes: below, start-up code of common languages doesn't fit.
+const WASM_STACK_BYTES_MIN: usize = 16 << 10;
+
+/// How components are compiled.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// Where compiled code is kept between processes; none: nowhere.
+    pub cache_dir: Option<PathBuf>,
+    /// Largest component that is loaded, in bytes (`--max-module-size`).
+    pub max_module_size: u64,
+    /// How long compiling may take (`--compile-timeout`).
+    pub compile_timeout: Duration,
+    /// Whether guests count fuel; needed for [`Limits::fuel`](super::Limits::fuel).
+    pub fuel: bool,
+    /// The wasm stack of a guest, in bytes (`-W max-wasm-stack`).
+    pub max_wasm_stack: usize,
+}
+
+impl Default for EngineOptions {
+    /// 64 MiB, 60 s, no fuel, 512 KiB of stack, no cache.
+    fn default() -> Self {
+        EngineOptions {
+            cache_dir: None,
+            max_module_size: 64 << 20,
+            compile_timeout: Duration::from_secs(60),
+            fuel: false,
+            max_wasm_stack: 512 << 10,
+        }
+    }
+}
+
+/// Why there is no engine.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The stack is outside what can be had.
+    #[error(
+        "`-W max-wasm-stack` of {asked} bytes is out of range, give {WASM_STACK_BYTES_MIN} to {WASM_STACK_BYTES_MAX} bytes"
+    )]
+    StackSize {
+        /// What was asked for, in bytes.
+        asked: usize,
+    },
+    /// wasmtime refused its configuration.
+    #[error("wasmtime doesn't start on this machine")]
+    Wasmtime(#[source] Box<dyn std::error::Error + Send + Sync>),
+    /// The ticker thread could not be started.
+    #[error("the epoch ticker thread doesn't start")]
+    Ticker(#[source] std::io::Error),
+}
+
+/// Compiles and links components. Cheap to clone; one for each process is enough.
+///
+/// One thread ticks while an engine or a module of it lives.
+#[derive(Clone)]
+pub struct Engine {
+    pub(super) inner: Arc<EngineInner>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("options", &self.inner.options).finish_non_exhaustive()
+    }
+}
+
+/// What clones of an engine, and its modules, share.
+pub(super) struct EngineInner {
+    pub(super) wasmtime: wasmtime::Engine,
+    pub(super) linker: Linker<State>,
+    pub(super) options: EngineOptions,
+    /// Closed with the last clone, which ends the ticker.
+    _ticker: mpsc::Sender<()>,
+}
+
+impl Engine {
+    /// Starts an engine and its ticker thread.
+    ///
+    /// A cache that cannot be used is one warning, never an error.
+    ///
+    /// # Errors
+    /// [`EngineError`]: a stack size out of range, or a machine that wasmtime doesn't run on.
+    pub fn new(options: EngineOptions) -> Result<Engine, EngineError> {
+        let mut config = configure(&options)?;
+        config.cache(options.cache_dir.as_deref().and_then(open_cache));
+        let wasmtime = wasmtime::Engine::new(&config).map_err(|error| EngineError::Wasmtime(error.into()))?;
+        let linker = bindings::linker(&wasmtime).map_err(|error| EngineError::Wasmtime(error.into()))?;
+        let ticker = start_ticker(wasmtime.weak()).map_err(EngineError::Ticker)?;
+        Ok(Engine { inner: Arc::new(EngineInner { wasmtime, linker, options, _ticker: ticker }) })
+    }
+
+    /// Loads the component at `path`.
+    ///
+    /// # Errors
+    /// [`LoadError`](super::LoadError), which says what the file is instead and how to mend it.
+    ///
+    /// # Cancel safety
+    /// Nothing is kept of a dropped load; a compilation that has begun runs to its end on its own thread.
+    pub async fn load(&self, path: &Path) -> Result<super::Module, super::LoadError> {
+        super::load::load(self, path).await
+    }
+
+    /// Loads a component from memory; `name` stands for its path in messages and for argv\[0\].
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    ///
+    /// # Cancel safety
+    /// As [`Engine::load`].
+    pub async fn load_bytes(&self, name: &str, bytes: Bytes) -> Result<super::Module, super::LoadError> {
+        super::load::load_bytes(self, name, bytes).await
+    }
+}
+
+/// The configuration: only what guests need, deny the rest.
+fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
+    if !(WASM_STACK_BYTES_MIN..=WASM_STACK_BYTES_MAX).contains(&options.max_wasm_stack) {
+        return Err(EngineError::StackSize { asked: options.max_wasm_stack });
+    }
+    let mut config = Config::new();
+    config
+        .epoch_interruption(true)
+        .consume_fuel(options.fuel)
+        // Halves the cost of an import; the worlds have no async functions.
+        .concurrency_support(false)
+        .wasm_backtrace_max_frames(NonZeroUsize::new(super::trap::FRAMES_MAX))
+        .wasm_backtrace_details(WasmBacktraceDetails::Enable)
+        .max_wasm_stack(options.max_wasm_stack)
+        .async_stack_size(options.max_wasm_stack + HOST_STACK_BYTES)
+        // Same results on every machine of the cluster.
+        .relaxed_simd_deterministic(true);
+    // Proposals that components of today don't use: each was part of advisories, and the limiter doesn't see shared memory.
+    for feature in [
+        WasmFeatures::THREADS,
+        WasmFeatures::SHARED_EVERYTHING_THREADS,
+        WasmFeatures::MEMORY64,
+        WasmFeatures::GC,
+        WasmFeatures::EXCEPTIONS,
+        WasmFeatures::LEGACY_EXCEPTIONS,
+        WasmFeatures::STACK_SWITCHING,
+    ] {
+        config.wasm_features(feature, false);
+    }
+    Ok(config)
+}
+
+/// Opens the compile cache; a warning and none where it can't be written.
+fn open_cache(dir: &Path) -> Option<Cache> {
+    let open = || -> Result<Cache, Box<dyn std::error::Error>> {
+        std::fs::create_dir_all(dir)?;
+        let dir = dir.canonicalize()?;
+        // wasmtime would find out at the first write, on a thread of its own; ask now, so that it is told once.
+        let probe = dir.join(format!(".dchost-{}", std::process::id()));
+        std::fs::write(&probe, b"")?;
+        std::fs::remove_file(&probe)?;
+        let mut config = CacheConfig::new();
+        config.with_directory(dir);
+        Ok(Cache::new(config)?)
+    };
+    match open() {
+        Ok(cache) => Some(cache),
+        Err(error) => {
+            tracing::warn!("compile cache `{}` can't be used, compiling without it: {error}", dir.display());
+            None
+        }
+    }
+}
+
+/// Ticks until the engine is gone. An OS thread: a guest that never yields can hold every thread of an executor.
+fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<mpsc::Sender<()>> {
+    let (stop, stopped) = mpsc::channel::<()>();
+    std::thread::Builder::new().name("dchost-epoch".to_owned()).spawn(move || {
+        while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(EPOCH_TICK) {
+            match engine.upgrade() {
+                Some(engine) => engine.increment_epoch(),
+                None => break,
+            }
+        }
+    })?;
+    Ok(stop)
+}

@@ -1,0 +1,240 @@
+//! What one run may use, and what was refused to it.
+
+use std::fmt;
+use std::time::Duration;
+use wasmtime::ResourceLimiter;
+
+/// Core instances of one store: a component is linked from a handful.
+const INSTANCES_MAX: usize = 64;
+
+/// Memories of one store.
+const MEMORIES_MAX: usize = 8;
+
+/// Tables of one store.
+const TABLES_MAX: usize = 32;
+
+/// Host bytes that a table's element takes.
+const TABLE_ELEMENT_BYTES: u64 = 8;
+
+/// Host bytes of a call beside its largest tensor: names, shapes, WASI's own lists.
+const HOSTCALL_SLACK_BYTES: u64 = 8 << 20;
+
+/// What one run may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// All memories and tables of the run together, in bytes (`--max-memory`).
+    pub max_memory_bytes: u64,
+    /// Processor time of the guest and of host functions on its thread, waits excluded (`-W cpu-timeout`).
+    pub cpu_timeout: Option<Duration>,
+    /// Instructions, roughly (`-W fuel`); needs [`EngineOptions::fuel`](super::EngineOptions::fuel).
+    pub fuel: Option<u64>,
+    /// The largest tensor of one call, in bytes (`--max-tensor`).
+    pub max_tensor_bytes: u64,
+    /// Component handles alive at once, and entries of the host's resource table (`-W max-handles`).
+    pub max_handles: usize,
+    /// One line of output, in bytes (`-W max-output`); the rest of a longer line is dropped.
+    pub max_output_line_bytes: usize,
+    /// All output, in bytes (`-W max-output`); what exceeds it is dropped and counted.
+    pub max_output_bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            max_memory_bytes: 1 << 30,
+            cpu_timeout: None,
+            fuel: None,
+            max_tensor_bytes: 256 << 20,
+            max_handles: 10_000,
+            max_output_line_bytes: 64 << 10,
+            max_output_bytes: 64 << 20,
+        }
+    }
+}
+
+impl Limits {
+    /// Bytes that one host call may make the host copy.
+    pub(super) fn hostcall_bytes(&self) -> usize {
+        usize::try_from(self.max_tensor_bytes.saturating_add(HOSTCALL_SLACK_BYTES)).unwrap_or(usize::MAX)
+    }
+}
+
+/// A limit that a run has reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limit {
+    /// `--max-memory`.
+    Memory,
+    /// `-W cpu-timeout`.
+    Cpu,
+    /// `-W fuel`.
+    Fuel,
+    /// `--max-tensor`: bytes that one host call would make the host copy.
+    Tensor,
+    /// `-W max-handles`.
+    Handles,
+}
+
+impl Limit {
+    /// The flag that sets the limit.
+    pub const fn flag(self) -> &'static str {
+        match self {
+            Limit::Memory => "--max-memory",
+            Limit::Cpu => "-W cpu-timeout",
+            Limit::Fuel => "-W fuel",
+            Limit::Tensor => "--max-tensor",
+            Limit::Handles => "-W max-handles",
+        }
+    }
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.flag())
+    }
+}
+
+/// Prints bytes as MiB, with two digits where they matter.
+pub(super) fn mib(bytes: u64) -> String {
+    let whole = bytes >> 20;
+    if bytes.is_multiple_of(1 << 20) {
+        format!("{whole} MiB")
+    } else {
+        // A fraction for people: precision beyond f64 doesn't matter here.
+        #[expect(clippy::cast_precision_loss)]
+        let mib = bytes as f64 / f64::from(1 << 20);
+        format!("{mib:.2} MiB")
+    }
+}
+
+/// Sums the memories and tables of a store, initial sizes included.
+///
+/// wasmtime's own `StoreLimits` bounds each memory by itself.
+#[derive(Debug)]
+pub(super) struct Limiter {
+    limit_bytes: u64,
+    used_bytes: u64,
+    /// The last growth that was allowed, taken back if it fails after all.
+    last_bytes: u64,
+    instantiated: bool,
+    refused: Option<Refusal>,
+}
+
+/// Growth that was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Refusal {
+    /// Bytes in use when it was refused.
+    pub(super) used_bytes: u64,
+    /// Bytes asked for on top.
+    pub(super) asked_bytes: u64,
+    /// Whether it was the declared size of a memory or table, not growth.
+    pub(super) initial: bool,
+}
+
+impl Limiter {
+    pub(super) fn new(limit_bytes: u64) -> Self {
+        Limiter { limit_bytes, used_bytes: 0, last_bytes: 0, instantiated: false, refused: None }
+    }
+
+    /// The last growth that was refused.
+    pub(super) fn refused(&self) -> Option<Refusal> {
+        self.refused
+    }
+
+    /// Bytes in memories and tables. Memories never shrink, so it is the peak too.
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    /// From now on no memory or table is at its declared size for the first time.
+    pub(super) fn instantiated(&mut self) {
+        self.instantiated = true;
+    }
+
+    fn grow(&mut self, current: u64, desired: u64) -> bool {
+        let initial = current == 0 && !self.instantiated;
+        let asked_bytes = desired.saturating_sub(current);
+        let used_bytes = self.used_bytes.saturating_add(asked_bytes);
+        if used_bytes > self.limit_bytes {
+            self.refused = Some(Refusal { used_bytes: self.used_bytes, asked_bytes, initial });
+            return false;
+        }
+        self.used_bytes = used_bytes;
+        self.last_bytes = asked_bytes;
+        true
+    }
+
+    fn take_back(&mut self) {
+        self.used_bytes -= std::mem::take(&mut self.last_bytes);
+    }
+}
+
+impl ResourceLimiter for Limiter {
+    fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        // What the memory itself forbids isn't dchost's limit; wasmtime refuses it after this.
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        Ok(self.grow(current as u64, desired as u64))
+    }
+
+    fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
+        if maximum.is_some_and(|maximum| desired > maximum) {
+            return Ok(false);
+        }
+        let bytes = |elements: usize| (elements as u64).saturating_mul(TABLE_ELEMENT_BYTES);
+        Ok(self.grow(bytes(current), bytes(desired)))
+    }
+
+    fn memory_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.take_back();
+        Ok(())
+    }
+
+    fn table_grow_failed(&mut self, _error: wasmtime::Error) -> wasmtime::Result<()> {
+        self.take_back();
+        Ok(())
+    }
+
+    fn instances(&self) -> usize {
+        INSTANCES_MAX
+    }
+
+    fn memories(&self) -> usize {
+        MEMORIES_MAX
+    }
+
+    fn tables(&self) -> usize {
+        TABLES_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limiter_sums_memories_and_tables_and_remembers_a_refusal() {
+        let mut limiter = Limiter::new(1000);
+        assert!(limiter.memory_growing(0, 400, None).unwrap());
+        assert!(limiter.memory_growing(0, 400, None).unwrap());
+        assert!(limiter.table_growing(0, 20, None).unwrap());
+        assert_eq!(limiter.used_bytes(), 960);
+        assert_eq!(limiter.refused(), None);
+        assert!(!limiter.memory_growing(400, 500, None).unwrap());
+        assert_eq!(limiter.refused(), Some(Refusal { used_bytes: 960, asked_bytes: 100, initial: false }));
+        assert_eq!(limiter.used_bytes(), 960);
+    }
+
+    #[test]
+    fn growth_beyond_the_memorys_own_maximum_is_not_a_refusal_of_ours() {
+        let mut limiter = Limiter::new(1000);
+        assert!(!limiter.memory_growing(0, 400, Some(300)).unwrap());
+        assert_eq!(limiter.refused(), None);
+    }
+
+    #[test]
+    fn sizes_print_in_mib() {
+        assert_eq!(mib(256 << 20), "256 MiB");
+        assert_eq!(mib((312 << 20) + (1 << 19)), "312.50 MiB");
+    }
+}

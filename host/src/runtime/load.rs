@@ -1,0 +1,314 @@
+//! From a path or bytes to a [`Module`], or to a refusal that says what to do.
+
+use super::engine::{Engine, EngineInner};
+use super::fit::{self, Misfit};
+use super::limits::mib;
+use super::sniff::{HEADER_BYTES, Sniffed, sniff};
+use super::state::State;
+use bytes::Bytes;
+use sha2::{Digest, Sha256};
+use std::fmt;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::oneshot;
+use wasmtime::component::Component;
+
+/// How alike a file's name must be to be suggested, from 0 to 1.
+const SUGGESTION_SIMILARITY_MIN: f64 = 0.75;
+
+/// Entries of a directory that are looked through for a suggestion.
+const SUGGESTION_ENTRIES_MAX: usize = 10_000;
+
+/// A component that is compiled and fits the world. Cheap to clone.
+#[derive(Clone)]
+pub struct Module {
+    pub(super) inner: Arc<ModuleInner>,
+}
+
+pub(super) struct ModuleInner {
+    pub(super) engine: Arc<EngineInner>,
+    pub(super) pre: super::bindings::WorkerPre<State>,
+    name: String,
+    digest: [u8; 32],
+    size_bytes: u64,
+}
+
+impl Module {
+    /// The sha256 of the component's bytes.
+    pub fn digest(&self) -> [u8; 32] {
+        self.inner.digest
+    }
+
+    /// The size of the component, in bytes.
+    pub fn size_bytes(&self) -> u64 {
+        self.inner.size_bytes
+    }
+
+    /// The base name of the file; the guest's argv\[0\].
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+}
+
+impl fmt::Debug for Module {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Module")
+            .field("name", &self.inner.name)
+            .field("size_bytes", &self.inner.size_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a file was refused. `path` is as the user typed it.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is no such file.
+    #[error("no file `{path}`{}", did_you_mean(.suggestion.as_deref()))]
+    Missing {
+        /// The file.
+        path: String,
+        /// A file with a similar name in the same directory.
+        suggestion: Option<String>,
+    },
+    /// It is there, but can't be read.
+    #[error("can't read `{path}`")]
+    Unreadable {
+        /// The file.
+        path: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A directory, pipe, socket or device.
+    #[error("`{path}` is {kind}, not a file: give the path of a component")]
+    NotAFile {
+        /// The file.
+        path: String,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// Larger than the cap.
+    #[error("`{path}` has {}, above {} (--max-module-size)", mib(*.size_bytes), mib(*.limit_bytes))]
+    TooLarge {
+        /// The file.
+        path: String,
+        /// Its size.
+        size_bytes: u64,
+        /// The cap.
+        limit_bytes: u64,
+    },
+    /// Something other than wasm.
+    #[error("`{path}` is not a WebAssembly component but {what}")]
+    NotWasm {
+        /// The file.
+        path: String,
+        /// What it looks like.
+        what: &'static str,
+    },
+    /// A core module.
+    #[error(
+        "`{path}` is a core module, a component is needed: build with `--target wasm32-wasip2` \
+         (rustup target add wasm32-wasip2), or wrap it with `wasm-tools component new`"
+    )]
+    CoreModule {
+        /// The file.
+        path: String,
+    },
+    /// Compiled code instead of wasm.
+    #[error(
+        "`{path}` is precompiled code, which dchost doesn't load: give the component (.wasm) that it was made from"
+    )]
+    Precompiled {
+        /// The file.
+        path: String,
+    },
+    /// Cut short, damaged, or of features that dchost doesn't offer.
+    #[error("`{path}` ({size_bytes} bytes) is no valid component: {reason}{}", damage_hint(.reason))]
+    Invalid {
+        /// The file.
+        path: String,
+        /// Its size.
+        size_bytes: u64,
+        /// What the parser found, and where.
+        reason: String,
+    },
+    /// Compiling took too long.
+    #[error("`{path}` did not compile within {timeout:?} (--compile-timeout)")]
+    CompileTimeout {
+        /// The file.
+        path: String,
+        /// The time that it had.
+        timeout: Duration,
+    },
+    /// It asks for what dchost doesn't offer, or lacks what dchost calls.
+    #[error("`{path}` does not fit world `worker` of dchost:worker@0.1.0\n{misfit}")]
+    Misfit {
+        /// The file.
+        path: String,
+        /// Every problem.
+        misfit: Misfit,
+    },
+    /// A bug in dchost: the loader's thread panicked.
+    #[error("loading `{path}` failed by a bug in dchost, please report it")]
+    Bug {
+        /// The file.
+        path: String,
+    },
+}
+
+fn did_you_mean(suggestion: Option<&str>) -> String {
+    suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
+}
+
+fn damage_hint(reason: &str) -> &'static str {
+    if reason.contains("unexpected end") || reason.contains("out of bounds") || reason.contains("extends past") {
+        "; it seems truncated, copy or build it again"
+    } else if reason.contains("must be enabled") || reason.contains("not enabled") || reason.contains("not supported") || reason.contains("unsupported") {
+        "; dchost doesn't offer this feature (no threads, no 64-bit memories, no garbage collection, no exceptions), build without it"
+    } else {
+        "; it may be damaged, copy or build it again"
+    }
+}
+
+/// Loads a file.
+pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadError> {
+    let limit_bytes = engine.inner.options.max_module_size;
+    let shown = path.display().to_string();
+    let file = path.to_owned();
+    let bytes = on_thread("dchost-read", None, &shown, move || read(&file, limit_bytes)).await??;
+    let name = path.file_name().map_or_else(|| shown.clone(), |name| name.to_string_lossy().into_owned());
+    compile(engine, shown, name, bytes).await
+}
+
+/// Loads bytes that came from elsewhere.
+pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Result<Module, LoadError> {
+    let base = name.rsplit('/').next().unwrap_or(name).to_owned();
+    compile(engine, name.to_owned(), base, bytes).await
+}
+
+/// Reads a regular file of at most `limit_bytes`; asks what it is before opening it, since opening a pipe blocks.
+fn read(path: &Path, limit_bytes: u64) -> Result<Bytes, LoadError> {
+    let shown = path.display().to_string();
+    let unreadable = |source| LoadError::Unreadable { path: shown.clone(), source };
+    let metadata = match std::fs::metadata(path) {
+        Ok(metadata) => metadata,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(LoadError::Missing { path: shown, suggestion: suggest(path) });
+        }
+        Err(error) => return Err(unreadable(error)),
+    };
+    if !metadata.is_file() {
+        return Err(LoadError::NotAFile { path: shown, kind: file_kind(metadata.file_type()) });
+    }
+    let too_large = |size_bytes| LoadError::TooLarge { path: shown.clone(), size_bytes, limit_bytes };
+    if metadata.len() > limit_bytes {
+        return Err(too_large(metadata.len()));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
+    // One byte more than allowed, to see a file that grew meanwhile.
+    std::fs::File::open(path)
+        .and_then(|file| file.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes))
+        .map_err(unreadable)?;
+    if bytes.len() as u64 > limit_bytes {
+        return Err(too_large(bytes.len() as u64));
+    }
+    Ok(bytes.into())
+}
+
+fn file_kind(kind: std::fs::FileType) -> &'static str {
+    use std::os::unix::fs::FileTypeExt as _;
+    if kind.is_dir() {
+        "a directory"
+    } else if kind.is_fifo() {
+        "a pipe"
+    } else if kind.is_socket() {
+        "a socket"
+    } else {
+        "a device"
+    }
+}
+
+/// The file beside `path` whose name is most like its own.
+fn suggest(path: &Path) -> Option<String> {
+    let wanted = path.file_name()?.to_str()?;
+    let dir =
+        path.parent().filter(|dir| !dir.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned);
+    std::fs::read_dir(dir)
+        .ok()?
+        .take(SUGGESTION_ENTRIES_MAX)
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .map(|name| (strsim::jaro_winkler(wanted, &name), name))
+        .filter(|(similarity, _)| *similarity >= SUGGESTION_SIMILARITY_MIN)
+        .max_by(|one, other| one.0.total_cmp(&other.0))
+        .map(|(_, name)| path.with_file_name(name).display().to_string())
+}
+
+/// Checks, compiles and links on a thread of its own: a hostile component must not hold an executor, and its thread must
+/// not hold up the end of the process.
+async fn compile(engine: &Engine, path: String, name: String, bytes: Bytes) -> Result<Module, LoadError> {
+    let limit_bytes = engine.inner.options.max_module_size;
+    let size_bytes = bytes.len() as u64;
+    if size_bytes > limit_bytes {
+        return Err(LoadError::TooLarge { path, size_bytes, limit_bytes });
+    }
+    match sniff(&bytes) {
+        Sniffed::Component => {}
+        Sniffed::CoreModule => return Err(LoadError::CoreModule { path }),
+        Sniffed::Precompiled => return Err(LoadError::Precompiled { path }),
+        Sniffed::NotWasm(what) => return Err(LoadError::NotWasm { path, what }),
+        Sniffed::TruncatedHeader => {
+            let reason = format!("unexpected end within the header of {HEADER_BYTES} bytes");
+            return Err(LoadError::Invalid { path, size_bytes, reason });
+        }
+        Sniffed::UnknownVersion => {
+            let reason = "unknown version in the header (at offset 0x4)".to_owned();
+            return Err(LoadError::Invalid { path, size_bytes, reason });
+        }
+    }
+    let timeout = engine.inner.options.compile_timeout;
+    let inner = Arc::clone(&engine.inner);
+    let shown = path.clone();
+    on_thread("dchost-compile", Some(timeout), &path, move || {
+        let component = Component::from_binary(&inner.wasmtime, &bytes).map_err(|error| LoadError::Invalid {
+            path: shown.clone(),
+            size_bytes,
+            reason: one_line(&error),
+        })?;
+        let pre = fit::link(&inner, &component).map_err(|misfit| LoadError::Misfit { path: shown, misfit })?;
+        let digest = Sha256::digest(&bytes).into();
+        Ok(Module { inner: Arc::new(ModuleInner { engine: inner, pre, name, digest, size_bytes }) })
+    })
+    .await?
+}
+
+/// Runs blocking work on a thread of its own, for at most `timeout`.
+async fn on_thread<T: Send + 'static>(
+    thread: &str,
+    timeout: Option<Duration>,
+    path: &str,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, LoadError> {
+    let bug = || LoadError::Bug { path: path.to_owned() };
+    let (send, receive) = oneshot::channel();
+    std::thread::Builder::new()
+        .name(thread.to_owned())
+        .spawn(move || {
+            // Nobody listens any more where the load was dropped or timed out.
+            let _ = send.send(work());
+        })
+        .map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
+    match timeout {
+        None => receive.await.map_err(|_| bug()),
+        Some(timeout) => match tokio::time::timeout(timeout, receive).await {
+            Ok(done) => done.map_err(|_| bug()),
+            Err(_) => Err(LoadError::CompileTimeout { path: path.to_owned(), timeout }),
+        },
+    }
+}
+
+/// An error of wasmtime with its causes, on one line.
+fn one_line(error: &wasmtime::Error) -> String {
+    format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
+}

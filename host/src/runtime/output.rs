@@ -1,0 +1,357 @@
+//! The guest's stdout, stderr and log: split in lines, made harmless, bounded, and handed to the console.
+
+use super::limits::{Limits, mib};
+use crate::handles::{Console, Level, Origin};
+use bytes::Bytes;
+use std::collections::VecDeque;
+use std::fmt::Write as _;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll};
+use tokio::io::AsyncWrite;
+use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
+use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
+
+/// Lines of stderr kept for a trap report: a panic message and a short traceback.
+const TAIL_LINES_MAX: usize = 20;
+
+/// Bytes of one line of that tail; lines are for reading.
+const TAIL_LINE_BYTES_MAX: usize = 1024;
+
+/// What one write may bring; the guest's library splits longer ones.
+const WRITE_BYTES_MAX: usize = 64 << 10;
+
+/// Longest `log` message, in bytes; the rest is dropped.
+const LOG_BYTES_MAX: usize = 64 << 10;
+
+/// Where a run's text goes. Cheap to clone; all clones share one budget.
+#[derive(Clone)]
+pub(super) struct Output {
+    shared: Arc<Mutex<Shared>>,
+}
+
+struct Shared {
+    console: Arc<dyn Console>,
+    line_bytes_max: usize,
+    bytes_max: u64,
+    bytes: u64,
+    dropped_bytes: u64,
+    stdout: Line,
+    stderr: Line,
+    tail: VecDeque<String>,
+}
+
+/// A line that isn't complete yet.
+#[derive(Default)]
+struct Line {
+    bytes: Vec<u8>,
+    dropped_bytes: u64,
+}
+
+/// Which of the guest's streams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+impl Output {
+    pub(super) fn new(console: Arc<dyn Console>, limits: &Limits) -> Self {
+        let shared = Shared {
+            console,
+            line_bytes_max: limits.max_output_line_bytes,
+            bytes_max: limits.max_output_bytes,
+            bytes: 0,
+            dropped_bytes: 0,
+            stdout: Line::default(),
+            stderr: Line::default(),
+            tail: VecDeque::new(),
+        };
+        Output { shared: Arc::new(Mutex::new(shared)) }
+    }
+
+    /// The sink of one stream, for WASI.
+    pub(super) fn sink(&self, stream: Stream) -> Sink {
+        Sink { output: self.clone(), stream }
+    }
+
+    /// Takes bytes of a stream; complete lines go to the console at once.
+    pub(super) fn write(&self, stream: Stream, bytes: &[u8]) {
+        self.lock().write(stream, bytes);
+    }
+
+    /// Takes a log message; each of its lines goes to the console by itself, so that none can pose as another task's.
+    pub(super) fn log(&self, level: Level, message: &str) {
+        let kept = truncated(message, LOG_BYTES_MAX);
+        let mut shared = self.lock();
+        shared.dropped_bytes += (message.len() - kept.len()) as u64;
+        if shared.charge(kept.len() as u64 + 1) {
+            for line in kept.lines() {
+                shared.console.line(Origin::Log(level), &escape(line.as_bytes()));
+            }
+        }
+    }
+
+    /// Shows what has no newline yet, and tells of dropped bytes, once.
+    pub(super) fn finish(&self) {
+        let mut shared = self.lock();
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if !shared.line(stream).bytes.is_empty() {
+                shared.end_line(stream);
+            }
+        }
+        let dropped = std::mem::take(&mut shared.dropped_bytes);
+        if dropped > 0 {
+            let notice = format!(
+                "[dchost dropped {dropped} bytes of output: lines above {} bytes, or output above {} (-W max-output)]",
+                shared.line_bytes_max,
+                mib(shared.bytes_max)
+            );
+            shared.console.line(Origin::Stderr, &notice);
+        }
+    }
+
+    /// The last lines of stderr: what the guest said before it trapped.
+    pub(super) fn tail(&self) -> Vec<String> {
+        self.lock().tail.iter().cloned().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shared> {
+        // A console that panics leaves at most a line short, nothing inconsistent.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    fn line(&mut self, stream: Stream) -> &mut Line {
+        match stream {
+            Stream::Stdout => &mut self.stdout,
+            Stream::Stderr => &mut self.stderr,
+        }
+    }
+
+    fn write(&mut self, stream: Stream, mut bytes: &[u8]) {
+        while let Some(newline) = bytes.iter().position(|&byte| byte == b'\n') {
+            self.extend(stream, &bytes[..newline]);
+            self.end_line(stream);
+            bytes = &bytes[newline + 1..];
+        }
+        self.extend(stream, bytes);
+    }
+
+    fn extend(&mut self, stream: Stream, bytes: &[u8]) {
+        let line_bytes_max = self.line_bytes_max;
+        let line = self.line(stream);
+        let kept = bytes.len().min(line_bytes_max.saturating_sub(line.bytes.len()));
+        line.bytes.extend_from_slice(&bytes[..kept]);
+        line.dropped_bytes += (bytes.len() - kept) as u64;
+    }
+
+    fn end_line(&mut self, stream: Stream) {
+        let line = std::mem::take(self.line(stream));
+        let bytes = line.bytes.strip_suffix(b"\r").unwrap_or(&line.bytes);
+        let mut text = escape(bytes);
+        if line.dropped_bytes > 0 {
+            // Writing to a string can't fail.
+            let _ = write!(text, " [{} bytes dropped]", line.dropped_bytes);
+            self.dropped_bytes += line.dropped_bytes;
+        }
+        if stream == Stream::Stderr {
+            if self.tail.len() == TAIL_LINES_MAX {
+                self.tail.pop_front();
+            }
+            self.tail.push_back(truncated(&text, TAIL_LINE_BYTES_MAX).to_owned());
+        }
+        if self.charge(line.bytes.len() as u64 + 1) {
+            let origin = match stream {
+                Stream::Stdout => Origin::Stdout,
+                Stream::Stderr => Origin::Stderr,
+            };
+            self.console.line(origin, &text);
+        }
+    }
+
+    /// Counts a line; false where the budget is used up and the line is dropped.
+    fn charge(&mut self, bytes: u64) -> bool {
+        if self.bytes.saturating_add(bytes) > self.bytes_max {
+            // No later, shorter line slips through: what is shown is a whole beginning.
+            self.bytes = self.bytes_max;
+            self.dropped_bytes += bytes;
+            return false;
+        }
+        self.bytes += bytes;
+        true
+    }
+}
+
+/// One stream of the guest.
+pub(super) struct Sink {
+    output: Output,
+    stream: Stream,
+}
+
+impl IsTerminal for Sink {
+    fn is_terminal(&self) -> bool {
+        false
+    }
+}
+
+impl StdoutStream for Sink {
+    fn async_stream(&self) -> Box<dyn AsyncWrite + Send + Sync> {
+        Box::new(self.output.sink(self.stream))
+    }
+
+    fn p2_stream(&self) -> Box<dyn OutputStream> {
+        Box::new(self.output.sink(self.stream))
+    }
+}
+
+impl OutputStream for Sink {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.output.write(self.stream, &bytes);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        Ok(())
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(WRITE_BYTES_MAX)
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Sink {
+    async fn ready(&mut self) {}
+}
+
+impl AsyncWrite for Sink {
+    fn poll_write(self: Pin<&mut Self>, _cx: &mut Context<'_>, bytes: &[u8]) -> Poll<std::io::Result<usize>> {
+        self.output.write(self.stream, bytes);
+        Poll::Ready(Ok(bytes.len()))
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// The beginning of `text`, at most `bytes_max` bytes, cut between characters.
+pub(super) fn truncated(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+/// Makes guest text harmless for terminals and logs: control characters but tab, what turns the direction of text, and
+/// bytes that are no UTF-8 show as escapes.
+pub(super) fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character == '\t' || !is_harmful(character) {
+                text.push(character);
+            } else {
+                text.extend(character.escape_default());
+            }
+        }
+        for byte in chunk.invalid() {
+            // Writing to a string can't fail.
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+/// As [`escape`], but keeps line ends: for a message that is shown as a block.
+pub(super) fn escape_block(text: &str) -> String {
+    text.lines().map(|line| escape(line.as_bytes())).collect::<Vec<_>>().join("\n")
+}
+
+fn is_harmful(character: char) -> bool {
+    character.is_control()
+        // Line and paragraph separators, and marks that turn the direction of what follows.
+        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::test_support::Recorder;
+    use expect_test::{Expect, expect};
+
+    fn check(limits: &Limits, writes: &[(Stream, &[u8])], expected: Expect) {
+        let recorder = Arc::new(Recorder::default());
+        let output = Output::new(recorder.clone(), limits);
+        for &(stream, bytes) in writes {
+            output.write(stream, bytes);
+        }
+        output.finish();
+        expected.assert_eq(&recorder.text());
+    }
+
+    #[test]
+    fn lines_are_joined_over_writes_and_last_words_are_flushed() {
+        check(
+            &Limits::default(),
+            &[(Stream::Stdout, b"one\ntw"), (Stream::Stderr, b"warning\r\n"), (Stream::Stdout, b"o\n\nlast words")],
+            expect![[r#"
+                out: one
+                err: warning
+                out: two
+                out: 
+                out: last words
+            "#]],
+        );
+    }
+
+    #[test]
+    fn control_characters_and_broken_utf8_show_as_escapes() {
+        check(
+            &Limits::default(),
+            &[(Stream::Stdout, b"\x1b]0;owned\x07\ta\rb \xc2\x9b2J \xff\xfe \xe2\x80\xaeabc \xc3\xa4\n")],
+            expect![[r#"
+                out: \u{1b}]0;owned\u{7}	a\rb \u{9b}2J \xff\xfe \u{202e}abc ä
+            "#]],
+        );
+    }
+
+    #[test]
+    fn long_lines_are_cut_and_the_next_is_whole() {
+        check(
+            &Limits { max_output_line_bytes: 4, ..Limits::default() },
+            &[(Stream::Stdout, b"abcdef"), (Stream::Stdout, b"gh\nabcd\n")],
+            expect![[r#"
+                out: abcd [4 bytes dropped]
+                out: abcd
+                err: [dchost dropped 4 bytes of output: lines above 4 bytes, or output above 64 MiB (-W max-output)]
+            "#]],
+        );
+    }
+
+    #[test]
+    fn output_beyond_the_budget_is_counted_and_told_once_and_the_tail_is_kept() {
+        let recorder = Arc::new(Recorder::default());
+        let output = Output::new(recorder.clone(), &Limits { max_output_bytes: 20, ..Limits::default() });
+        for index in 0..100 {
+            output.write(Stream::Stderr, format!("line {index}\n").as_bytes());
+        }
+        output.log(Level::Info, "too late");
+        output.finish();
+        output.finish();
+        assert_eq!(recorder.text().lines().count(), 3, "{}", recorder.text());
+        assert!(recorder.text().contains("dropped"), "{}", recorder.text());
+        assert_eq!(output.tail().last().map(String::as_str), Some("line 99"));
+    }
+
+    #[test]
+    fn log_lines_are_split_and_escaped() {
+        let recorder = Arc::new(Recorder::default());
+        let output = Output::new(recorder.clone(), &Limits::default());
+        output.log(Level::Warn, "a\nworker:1 b\x1b[2J");
+        assert_eq!(recorder.text(), "warn: a\nwarn: worker:1 b\\u{1b}[2J\n");
+    }
+}

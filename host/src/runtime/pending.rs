@@ -1,0 +1,153 @@
+//! `dchost:worker/pending`: answers that come later, so that a guest computes meanwhile.
+
+use super::bindings::wit::pending::{self as wit, Value};
+use super::calls::{CallKind, HostError, HostPanic, catch_panics, interrupted};
+use super::state::State;
+use crate::error::{Error, ErrorCode, Result};
+use crate::handles;
+use std::sync::{Arc, Mutex, PoisonError};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use wasmtime::component::Resource;
+use wasmtime_wasi::p2::{DynPollable, Pollable};
+
+/// Pendings alive at once in one run: each is a task and a request under way.
+const PENDINGS_MAX: usize = 256;
+
+/// Tensor bytes that pendings of one run may hold together, as a multiple of `--max-tensor`.
+const PENDING_TENSORS_MAX: u64 = 4;
+
+/// An answer, or the panic that came instead.
+type Outcome = std::result::Result<Result<Vec<handles::Value>>, HostPanic>;
+
+/// A call under way. Dropping it gives the call up.
+#[derive(Debug)]
+#[expect(unreachable_pub, reason = "generated code re-exports it")]
+pub struct Pending {
+    task: JoinHandle<()>,
+    outcome: Arc<Mutex<Option<Outcome>>>,
+    done: watch::Receiver<bool>,
+    taken: bool,
+    label: String,
+    bytes: u64,
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// What the pendings of a run hold.
+#[derive(Debug, Default)]
+pub(super) struct PendingUse {
+    calls: usize,
+    bytes: u64,
+}
+
+/// What a pollable of a [`Pending`] waits for. Nobody's child, so that a guest may drop either first.
+struct Waiter {
+    done: watch::Receiver<bool>,
+    interrupt: watch::Receiver<Option<Error>>,
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Waiter {
+    async fn ready(&mut self) {
+        tokio::select! {
+            // A closed channel means that the pending is gone: whoever polls must not wait for it.
+            _ = self.done.wait_for(|&done| done) => {}
+            _ = interrupted(&mut self.interrupt) => {}
+        }
+    }
+}
+
+impl State {
+    /// Starts a call whose answer is fetched later; `bytes` is what it holds at most.
+    pub(super) fn start(
+        &mut self,
+        label: String,
+        bytes: u64,
+        call: impl Future<Output = Result<Vec<handles::Value>>> + Send + 'static,
+    ) -> std::result::Result<Resource<Pending>, HostError> {
+        let bytes_max = self.limits.max_tensor_bytes.saturating_mul(PENDING_TENSORS_MAX);
+        if self.pending.calls >= PENDINGS_MAX || self.pending.bytes.saturating_add(bytes) > bytes_max {
+            return Err(Error::new(
+                ErrorCode::ResourceExhausted,
+                format!(
+                    "{} pendings hold {}, at most {PENDINGS_MAX} and {} ({PENDING_TENSORS_MAX} times --max-tensor) are \
+                     allowed: `get` or drop some first",
+                    self.pending.calls,
+                    super::limits::mib(self.pending.bytes),
+                    super::limits::mib(bytes_max),
+                ),
+            )
+            .into());
+        }
+        let outcome = Arc::new(Mutex::new(None));
+        let (finished, done) = watch::channel(false);
+        let task = tokio::spawn({
+            let outcome = Arc::clone(&outcome);
+            async move {
+                let answer = catch_panics(call).await;
+                *outcome.lock().unwrap_or_else(PoisonError::into_inner) = Some(answer);
+                finished.send_replace(true);
+            }
+        });
+        let pending = self.table.push(Pending { task, outcome, done, taken: false, label, bytes })?;
+        self.pending.calls += 1;
+        self.pending.bytes += bytes;
+        Ok(pending)
+    }
+}
+
+impl wit::Host for State {}
+
+impl wit::HostPending for State {
+    async fn subscribe(&mut self, pending: Resource<Pending>) -> wasmtime::Result<Resource<DynPollable>> {
+        let waiter = Waiter { done: self.table.get(&pending)?.done.clone(), interrupt: self.calls.interrupt() };
+        let waiter = self.table.push(waiter)?;
+        wasmtime_wasi::p2::subscribe(&mut self.table, waiter)
+    }
+
+    async fn get(&mut self, pending: Resource<Pending>) -> std::result::Result<Vec<Value>, HostError> {
+        let entry = self.table.get_mut(&pending)?;
+        if entry.taken {
+            return Err(Error::new(
+                ErrorCode::FailedPrecondition,
+                format!("the answer of {} was taken already, `get` answers once", entry.label),
+            )
+            .into());
+        }
+        let (mut done, outcome, label) = (entry.done.clone(), Arc::clone(&entry.outcome), entry.label.clone());
+        let calls = self.calls.clone();
+        let answer = calls
+            .wait(CallKind::Other, label, async move {
+                // The task sends before it ends; a channel closed without that means it was torn down with its runtime.
+                let ended = done.wait_for(|&done| done).await.is_ok();
+                outcome
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .take()
+                    .filter(|_| ended)
+                    .ok_or_else(|| Error::new(ErrorCode::Cancelled, "the host is shutting down"))
+            })
+            .await?;
+        // Set only now: an interrupted `get` has taken nothing.
+        let entry = self.table.get_mut(&pending)?;
+        entry.taken = true;
+        self.pending.bytes -= std::mem::take(&mut entry.bytes);
+        match answer {
+            Ok(Ok(values)) => Ok(values.into_iter().map(Value::from).collect()),
+            Ok(Err(error)) => Err(self.calls.tell(CallKind::Other, error)),
+            Err(panic) => Err(self.calls.bug(panic)),
+        }
+    }
+
+    async fn drop(&mut self, pending: Resource<Pending>) -> wasmtime::Result<()> {
+        let pending = self.table.delete(pending)?;
+        self.pending.calls -= 1;
+        self.pending.bytes -= pending.bytes;
+        Ok(())
+    }
+}

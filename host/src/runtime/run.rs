@@ -1,0 +1,352 @@
+//! One call of `worker_fn`: one store, from its grants to how it ended.
+
+use super::calls::{Calls, HostPanic, catch_panics};
+use super::engine::EngineInner;
+use super::limits::{Limit, Limiter, Limits, mib};
+use super::load::Module;
+use super::output::{Output, Stream, escape_block, truncated};
+use super::pending::PendingUse;
+use super::state::State;
+use super::summary::Tags;
+use super::trap;
+use super::watch::RunWatch;
+use crate::error::Error;
+use crate::handles::Handles;
+use rustix::time::{ClockId, clock_gettime};
+use std::future::poll_fn;
+use std::path::PathBuf;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use wasmtime::component::{ResourceTable, ResourceTableError};
+use wasmtime::{Store, Trap, UpdateDeadline};
+use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx};
+
+/// Random bytes of one call, at most: nobody needs more at once, and the host makes them.
+const RANDOM_BYTES_MAX: u64 = 1 << 20;
+
+/// Longest message of a failed `worker_fn` that is kept, in bytes.
+const MESSAGE_BYTES_MAX: usize = 64 << 10;
+
+/// A directory of the host that a guest may use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirGrant {
+    /// The directory.
+    pub host: PathBuf,
+    /// The path by which the guest sees it.
+    pub guest: String,
+    /// Whether the guest may only read.
+    pub read_only: bool,
+}
+
+/// What a guest is given. The default is nothing but the clock, random numbers and an output.
+#[derive(Clone, Debug, Default)]
+pub struct GuestOptions {
+    /// Its arguments, without argv\[0\], which is the module's name.
+    pub args: Vec<String>,
+    /// Its environment.
+    pub env: Vec<(String, String)>,
+    /// Its directories.
+    pub dirs: Vec<DirGrant>,
+    /// What it may use.
+    pub limits: Limits,
+}
+
+/// How a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunEnd {
+    /// `worker_fn` returned without an error.
+    Done,
+    /// `worker_fn` returned an error.
+    WorkerError {
+        /// The error, its control characters escaped.
+        message: String,
+    },
+    /// The guest called `exit`.
+    GuestExit {
+        /// Whether it exited with success.
+        ok: bool,
+        /// Its number, where the guest passed one: WASI 0.2's `exit` only tells success (0) from failure (none).
+        code: Option<u8>,
+    },
+    /// The guest trapped.
+    Trap {
+        /// Last words, kind, frames and hint, in several lines.
+        report: String,
+    },
+    /// A limit was reached, or a trap followed the refusal of more.
+    Limit {
+        /// Which.
+        limit: Limit,
+        /// What, how much and the flag; then the guest's state as in a trap's report.
+        message: String,
+    },
+    /// The run did not begin: its grants or its declared sizes can't be met.
+    Refused {
+        /// What, why and how to mend it.
+        message: String,
+    },
+    /// A bug in dchost: a host function panicked.
+    HostBug {
+        /// What is known.
+        message: String,
+    },
+}
+
+/// What a run left behind.
+#[derive(Clone, Debug)]
+pub struct RunReport {
+    /// How it ended.
+    pub end: RunEnd,
+    /// The first cluster failure that the host answered to the guest; see [`RunWatch::cluster_failure`].
+    pub cluster_failure: Option<Error>,
+    /// Processor time of the guest and the host functions on its thread.
+    pub cpu_time: Duration,
+    /// Memories and tables at their largest, in bytes.
+    pub memory_bytes_peak: u64,
+}
+
+/// The CPU budget is used up.
+#[derive(Debug, thiserror::Error)]
+#[error("the CPU budget is used up")]
+struct CpuExceeded;
+
+impl Module {
+    /// Runs `worker_fn` in a store of its own. `watch` shows the run while it lasts; give each run a new one.
+    ///
+    /// Must be polled within a tokio runtime, best one of its own: a guest computes on the thread that polls it, and
+    /// yields every 10 ms.
+    ///
+    /// # Cancel safety
+    /// Dropping the future ends the guest at its next yield or host call. What it wrote without a newline is shown.
+    pub async fn run(&self, options: GuestOptions, handles: Handles, watch: RunWatch) -> RunReport {
+        let output = Output::new(handles.console.clone(), &options.limits);
+        // Also where the future is dropped: last words are what explains a hang.
+        let _finish = Finish(output.clone());
+        let meter = Arc::new(Meter::default());
+        let (end, memory_bytes_peak) = match self.store(options, handles, &watch, &output, &meter) {
+            Ok(mut store) => {
+                let outcome = metered(&meter, catch_panics(call(&self.inner.pre, &mut store))).await;
+                let state = store.data();
+                output.finish();
+                let end = match outcome {
+                    Ok(outcome) => end(outcome, state, &watch, &output),
+                    Err(panic) => RunEnd::HostBug { message: bug(&panic) },
+                };
+                (end, state.limiter.used_bytes())
+            }
+            Err(message) => (RunEnd::Refused { message }, 0),
+        };
+        RunReport { end, cluster_failure: watch.cluster_failure(), cpu_time: meter.total(), memory_bytes_peak }
+    }
+
+    /// Makes the store with its grants and limits, or says which can't be had.
+    fn store(
+        &self,
+        options: GuestOptions,
+        handles: Handles,
+        watch: &RunWatch,
+        output: &Output,
+        meter: &Arc<Meter>,
+    ) -> Result<Store<State>, String> {
+        let wasi = self.wasi(&options, output)?;
+        let EngineInner { wasmtime, options: engine, .. } = &*self.inner.engine;
+        let limits = options.limits;
+        let mut table = ResourceTable::new();
+        table.set_max_capacity(limits.max_handles);
+        let state = State {
+            wasi,
+            table,
+            limiter: Limiter::new(limits.max_memory_bytes),
+            calls: Calls::new(handles.interrupt.clone(), watch.clone()),
+            handles,
+            pending: PendingUse::default(),
+            tags: Tags::default(),
+            output: output.clone(),
+            limits: limits.clone(),
+        };
+        let mut store = Store::new(wasmtime, state);
+        store.limiter(|state| &mut state.limiter);
+        store.set_hostcall_fuel(limits.hostcall_bytes());
+        store.set_max_component_handles(limits.max_handles);
+        match (engine.fuel, limits.fuel) {
+            (true, fuel) => store
+                .set_fuel(fuel.unwrap_or(u64::MAX))
+                .map_err(|error| format!("`-W fuel` can't be set: {error:#}"))?,
+            (false, Some(_)) => return Err("`-W fuel` needs an engine that counts fuel".to_owned()),
+            (false, None) => {}
+        }
+        // Before instantiation: the first check comes at the first function, and a deadline of 0 traps there.
+        store.set_epoch_deadline(1);
+        let meter = Arc::clone(meter);
+        store.epoch_deadline_callback(move |_| {
+            if limits.cpu_timeout.is_some_and(|budget| meter.total() >= budget) {
+                return Err(CpuExceeded.into());
+            }
+            // tokio's own yield goes to the end of the queue; the default one may be polled again at once.
+            Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
+        });
+        Ok(store)
+    }
+
+    /// Deny by default: what isn't given here isn't there.
+    fn wasi(&self, options: &GuestOptions, output: &Output) -> Result<WasiCtx, String> {
+        let mut wasi = WasiCtx::builder();
+        wasi.allow_blocking_current_thread(false)
+            .max_random_size(RANDOM_BYTES_MAX)
+            .stdout(output.sink(Stream::Stdout))
+            .stderr(output.sink(Stream::Stderr))
+            .arg(self.name())
+            .args(&options.args)
+            .envs(&options.env);
+        for DirGrant { host, guest, read_only } in &options.dirs {
+            let permissions = if *read_only { FsPerms::ReadOnly } else { FsPerms::ReadWrite };
+            wasi.preopened_dir(host, guest, permissions)
+                .map_err(|error| format!("can't open directory `{}` of `--dir`: {error:#}", host.display()))?;
+        }
+        Ok(wasi.build())
+    }
+}
+
+/// Shows last words however the run ends.
+struct Finish(Output);
+
+impl Drop for Finish {
+    fn drop(&mut self) {
+        self.0.finish();
+    }
+}
+
+/// Instantiates and calls `run`.
+async fn call(
+    pre: &super::bindings::WorkerPre<State>,
+    store: &mut Store<State>,
+) -> wasmtime::Result<Result<(), String>> {
+    let worker = pre.instantiate_async(&mut *store).await?;
+    store.data_mut().limiter.instantiated();
+    worker.dchost_worker_entry().call_run(&mut *store).await
+}
+
+/// Tells what came out of a call; an error's first match counts, the most specific first.
+fn end(outcome: wasmtime::Result<Result<(), String>>, state: &State, watch: &RunWatch, output: &Output) -> RunEnd {
+    let error = match outcome {
+        Ok(Ok(())) => return RunEnd::Done,
+        Ok(Err(message)) => {
+            return RunEnd::WorkerError { message: escape_block(truncated(&message, MESSAGE_BYTES_MAX)) };
+        }
+        Err(error) => error,
+    };
+    if let Some(&I32Exit(code)) = error.downcast_ref::<I32Exit>() {
+        // 1 is what WASI 0.2 makes of any failure, so it isn't the guest's own number.
+        let code = u8::try_from(code).ok().filter(|&code| code != 1);
+        return RunEnd::GuestExit { ok: code == Some(0), code };
+    }
+    let report = || trap::report(&error, &output.tail());
+    if let Some(message) = watch.host_bug() {
+        return RunEnd::HostBug { message: format!("{message}; a bug in dchost, please report it\n{}", report()) };
+    }
+    match reached(&error, state) {
+        Some(Reached::Declared(message)) => RunEnd::Refused { message },
+        Some(Reached::Limit(limit, message)) => RunEnd::Limit { limit, message: format!("{message}\n{}", report()) },
+        None => RunEnd::Trap { report: report() },
+    }
+}
+
+/// What an error says about limits.
+enum Reached {
+    /// Declared sizes alone are too large.
+    Declared(String),
+    /// A limit was reached.
+    Limit(Limit, String),
+}
+
+fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
+    let limits = &state.limits;
+    let flag = |limit: Limit, what: String| Some(Reached::Limit(limit, format!("{what} ({limit})")));
+    if error.downcast_ref::<CpuExceeded>().is_some() {
+        let budget = limits.cpu_timeout.unwrap_or_default();
+        return flag(Limit::Cpu, format!("cpu limit {budget:?} reached"));
+    }
+    if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
+        return flag(Limit::Fuel, format!("fuel limit {} reached", limits.fuel.unwrap_or(u64::MAX)));
+    }
+    let text = format!("{error:#}");
+    if matches!(error.downcast_ref::<ResourceTableError>(), Some(ResourceTableError::Full))
+        || text.contains("component handle")
+        || text.contains("resource table has no free keys")
+    {
+        return flag(Limit::Handles, format!("too many handles, limit {} reached", limits.max_handles));
+    }
+    // wasmtime has no type for this one.
+    if text.contains("fuel allocated for hostcalls has been exhausted") {
+        let asked = mib(limits.max_tensor_bytes);
+        return flag(Limit::Tensor, format!("one host call passed more than {asked} and what goes with it"));
+    }
+    let refusal = state.limiter.refused()?;
+    let limit = mib(limits.max_memory_bytes);
+    let (used, asked) = (mib(refusal.used_bytes), mib(refusal.asked_bytes));
+    if refusal.initial {
+        return Some(Reached::Declared(format!(
+            "the component declares {asked} of memory beside {used}, above the limit of {limit} ({})",
+            Limit::Memory
+        )));
+    }
+    flag(Limit::Memory, format!("memory limit {limit} reached: {used} in use, {asked} more refused"))
+}
+
+fn bug(panic: &HostPanic) -> String {
+    format!("{panic}; a bug in dchost, please report it")
+}
+
+/// Processor time of one run: that of the threads that poll it, while they poll it.
+///
+/// Waits don't count, neither in dchost's host functions nor in WASI's, and nor does time in which other guests have the
+/// thread.
+#[derive(Debug, Default)]
+struct Meter {
+    /// Of polls that are over, in ns.
+    spent_ns: AtomicU64,
+    /// The thread's clock when the present poll began, in ns.
+    began_ns: AtomicU64,
+}
+
+impl Meter {
+    /// The time so far. Within a poll it must be asked on the polling thread, as the epoch callback is; after, anywhere.
+    fn total(&self) -> Duration {
+        let spent = self.spent_ns.load(Ordering::Relaxed);
+        let running = match self.began_ns.load(Ordering::Relaxed) {
+            0 => 0,
+            began => thread_ns().saturating_sub(began),
+        };
+        Duration::from_nanos(spent + running)
+    }
+
+    fn begin(&self) {
+        self.began_ns.store(thread_ns().max(1), Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        let began = self.began_ns.swap(0, Ordering::Relaxed);
+        self.spent_ns.fetch_add(thread_ns().saturating_sub(began), Ordering::Relaxed);
+    }
+}
+
+/// Processor time of this thread, in ns.
+fn thread_ns() -> u64 {
+    let now = clock_gettime(ClockId::ThreadCPUTime);
+    let part = |value: i64| u64::try_from(value).unwrap_or(0);
+    part(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(now.tv_nsec))
+}
+
+/// Polls a future, metering each poll.
+async fn metered<F: Future>(meter: &Meter, future: F) -> F::Output {
+    let mut future = pin!(future);
+    poll_fn(|cx| {
+        meter.begin();
+        let poll = future.as_mut().poll(cx);
+        meter.end();
+        poll
+    })
+    .await
+}

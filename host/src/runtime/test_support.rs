@@ -1,0 +1,504 @@
+//! Fakes of the handles, and components in text, for this module's tests.
+
+use crate::cluster::ClusterSpec;
+use crate::context::WorkerContext;
+use crate::error::{Error, ErrorCode, Result};
+use crate::handles::{
+    BoxFuture, Change, Console, Handles, InitializeMode, Job, Level, Origin, Summary, UpdateKind, Value, Variable,
+    Variables,
+};
+use crate::tensor::{Tensor, TensorView};
+use bytes::Bytes;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::sync::watch;
+
+/// A console and summary that keep what they are given.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    text: Mutex<String>,
+}
+
+impl Recorder {
+    /// Everything so far, one line each: `out: hello`.
+    pub(crate) fn text(&self) -> String {
+        self.text.lock().unwrap().clone()
+    }
+
+    fn push(&self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.text.lock().unwrap(), "{line}").unwrap();
+    }
+}
+
+impl Console for Recorder {
+    fn line(&self, origin: Origin, text: &str) {
+        let origin = match origin {
+            Origin::Stdout => "out",
+            Origin::Stderr => "err",
+            Origin::Log(Level::Trace) => "trace",
+            Origin::Log(Level::Debug) => "debug",
+            Origin::Log(Level::Info) => "info",
+            Origin::Log(Level::Warn) => "warn",
+            Origin::Log(Level::Error) => "error",
+        };
+        self.push(format_args!("{origin}: {text}"));
+    }
+
+    fn progress(&self, done: u64, total: Option<u64>, note: &str) {
+        self.push(format_args!("progress: {done} of {total:?} {note}"));
+    }
+}
+
+impl Summary for Recorder {
+    fn scalar(&self, tag: &str, step: u64, value: f64) {
+        self.push(format_args!("scalar: {tag} {step} {value}"));
+    }
+}
+
+/// A job whose barrier does what its name says.
+#[derive(Debug, Default)]
+pub(crate) struct FakeJob;
+
+impl Job for FakeJob {
+    fn barrier<'a>(&'a self, name: &'a str, _timeout: Option<Duration>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match name {
+                "stuck" => std::future::pending().await,
+                "boom" => panic!("the fake barrier was told to panic"),
+                "failed" => Err(Error::new(ErrorCode::PeerFailed, "worker:1 has failed")),
+                "late" => Err(Error::new(ErrorCode::DeadlineExceeded, "worker:1 is missing")),
+                _ => Ok(()),
+            }
+        })
+    }
+
+    fn training_ended(&self) -> bool {
+        false
+    }
+
+    fn attempt(&self) -> u32 {
+        3
+    }
+}
+
+/// Variables of this process, bytes only: `add` and the like are done on `u8`.
+#[derive(Debug, Default)]
+pub(crate) struct FakeVariables {
+    values: Mutex<BTreeMap<String, Value>>,
+}
+
+impl FakeVariables {
+    /// The value of a variable.
+    pub(crate) fn value(&self, name: &str) -> Option<Value> {
+        self.values.lock().unwrap().get(name).cloned()
+    }
+}
+
+fn uninitialized(name: &str) -> Error {
+    Error::new(ErrorCode::Uninitialized, format!("variable `{name}` is not initialized")).with_names([name])
+}
+
+impl Variables for FakeVariables {
+    fn declare(&self, _variable: &Variable) -> Result<()> {
+        Ok(())
+    }
+
+    fn initialize<'a>(
+        &'a self,
+        values: Vec<(Variable, TensorView<'a>)>,
+        mode: InitializeMode,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let mut stored = self.values.lock().unwrap();
+            for (variable, value) in values {
+                if mode == InitializeMode::Overwrite || !stored.contains_key(&variable.name) {
+                    let tensor = Tensor { ty: value.ty, data: Bytes::copy_from_slice(value.data) };
+                    stored.insert(variable.name, Value { tensor, version: 1 });
+                }
+            }
+            Ok(())
+        })
+    }
+
+    fn uninitialized(&self, variables: Vec<Variable>) -> BoxFuture<'_, Result<Vec<String>>> {
+        Box::pin(async move {
+            let stored = self.values.lock().unwrap();
+            Ok(variables.into_iter().map(|variable| variable.name).filter(|name| !stored.contains_key(name)).collect())
+        })
+    }
+
+    fn wait_initialized(&self, variables: Vec<Variable>, _timeout: Option<Duration>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async move {
+            let missing = self.uninitialized(variables).await?;
+            if missing.is_empty() { Ok(()) } else { std::future::pending().await }
+        })
+    }
+
+    fn read(&self, variables: Vec<Variable>) -> BoxFuture<'_, Result<Vec<Value>>> {
+        Box::pin(async move {
+            // A read that is not ready at once, as one over a network.
+            tokio::task::yield_now().await;
+            variables
+                .iter()
+                .map(|variable| self.value(&variable.name).ok_or_else(|| uninitialized(&variable.name)))
+                .collect()
+        })
+    }
+
+    fn update<'a>(
+        &'a self,
+        changes: Vec<Change<'a, Variable>>,
+        want_values: bool,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        Box::pin(async move {
+            tokio::task::yield_now().await;
+            let mut stored = self.values.lock().unwrap();
+            changes
+                .into_iter()
+                .map(|change| {
+                    let value =
+                        stored.get_mut(&change.variable.name).ok_or_else(|| uninitialized(&change.variable.name))?;
+                    let data = value.tensor.data.iter().zip(change.value.data).map(|(&old, &by)| match change.kind {
+                        UpdateKind::Assign => by,
+                        UpdateKind::Add => old.wrapping_add(by),
+                        UpdateKind::Sub => old.wrapping_sub(by),
+                        UpdateKind::Min => old.min(by),
+                        UpdateKind::Max => old.max(by),
+                    });
+                    value.tensor.data = data.collect();
+                    value.version += 1;
+                    let mut answer = value.clone();
+                    if !want_values {
+                        answer.tensor.data = Bytes::new();
+                    }
+                    Ok(answer)
+                })
+                .collect()
+        })
+    }
+}
+
+/// Handles of fakes, and what they keep.
+pub(crate) struct Fakes {
+    pub(crate) recorder: Arc<Recorder>,
+    pub(crate) variables: Arc<FakeVariables>,
+    pub(crate) interrupt: watch::Sender<Option<Error>>,
+}
+
+impl Fakes {
+    pub(crate) fn new() -> Self {
+        Fakes { recorder: Arc::default(), variables: Arc::default(), interrupt: watch::Sender::new(None) }
+    }
+
+    pub(crate) fn handles(&self) -> Handles {
+        Handles {
+            context: Arc::new(WorkerContext {
+                cluster: ClusterSpec::new(),
+                task: None,
+                master_target: "local".to_owned(),
+                num_workers: 2,
+                is_chief: true,
+                distributed_mode: false,
+                has_barrier: true,
+            }),
+            job: Arc::new(FakeJob),
+            variables: self.variables.clone(),
+            console: self.recorder.clone(),
+            summary: self.recorder.clone(),
+            interrupt: self.interrupt.subscribe(),
+        }
+    }
+}
+
+/// One imported function of a guest in text: how the component imports it and how its core module does.
+pub(crate) struct Import {
+    /// Of the component: interfaces and aliases.
+    pub(crate) component: &'static str,
+    /// The lowered function, `(core func $NAME ...)`.
+    pub(crate) lower: &'static str,
+    /// Its name in the core module's `host`.
+    pub(crate) name: &'static str,
+    /// Its core type.
+    pub(crate) core: &'static str,
+}
+
+/// `barrier(name, timeout)`.
+pub(crate) const BARRIER: Import = Import {
+    component: r#"
+      (import "dchost:worker/worker-context@0.1.0" (instance $context
+        (type $task' (record (field "job" string) (field "index" u32)))
+        (export "task" (type $task (eq $task')))
+        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
+          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
+          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
+        (export "error-code" (type $code (eq $code')))
+        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
+        (export "error" (type $error (eq $error')))
+        (export "barrier" (func (param "name" string) (param "timeout" (option u64)) (result (result (error $error)))))))"#,
+    lower: r#"(core func $barrier (canon lower (func $context "barrier") (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
+    name: "barrier",
+    core: "(param i32 i32 i32 i64 i32)",
+};
+
+/// `log.write(level, message)`.
+pub(crate) const LOG: Import = Import {
+    component: r#"
+      (import "dchost:worker/log@0.1.0" (instance $log
+        (type $level' (enum "trace" "debug" "info" "warn" "error"))
+        (export "level" (type $level (eq $level')))
+        (export "write" (func (param "level" $level) (param "message" string)))))"#,
+    lower: r#"(core func $log (canon lower (func $log "write") (memory (core memory $libc "memory"))))"#,
+    name: "log",
+    core: "(param i32 i32 i32)",
+};
+
+/// WASI's `exit(status)`: 0 for success, 1 for failure.
+pub(crate) const EXIT: Import = Import {
+    component: r#"
+      (import "wasi:cli/exit@0.2.0" (instance $exit (export "exit" (func (param "status" (result))))))"#,
+    lower: r#"(core func $exit (canon lower (func $exit "exit")))"#,
+    name: "exit",
+    core: "(param i32)",
+};
+
+/// WASI's sleep, in nanoseconds: a pollable that the guest blocks on.
+pub(crate) const SUBSCRIBE: Import = Import {
+    component: r#"
+      (import "wasi:io/poll@0.2.0" (instance $poll
+        (export "pollable" (type $pollable (sub resource)))
+        (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
+      (alias export $poll "pollable" (type $pollable))
+      (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
+        (alias outer 1 $pollable (type $p))
+        (export "pollable" (type $pollable (eq $p)))
+        (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))"#,
+    lower: r#"(core func $subscribe (canon lower (func $clock "subscribe-duration")))"#,
+    name: "subscribe",
+    core: "(param i64) (result i32)",
+};
+
+/// `block` on what [`SUBSCRIBE`] made; needs it.
+pub(crate) const BLOCK: Import = Import {
+    component: "",
+    lower: r#"(core func $block (canon lower (func $poll "[method]pollable.block")))"#,
+    name: "block",
+    core: "(param i32)",
+};
+
+/// WASI's `get-stdout`, for [`WRITE`].
+pub(crate) const STDOUT: Import = Import {
+    component: r#"
+      (import "wasi:io/error@0.2.0" (instance $io-error (export "error" (type (sub resource)))))
+      (alias export $io-error "error" (type $io-error))
+      (import "wasi:io/streams@0.2.0" (instance $streams
+        (export "output-stream" (type $out (sub resource)))
+        (alias outer 1 $io-error (type $e))
+        (export "error" (type $error (eq $e)))
+        (type $failure' (variant (case "last-operation-failed" (own $error)) (case "closed")))
+        (export "stream-error" (type $failure (eq $failure')))
+        (export "[method]output-stream.blocking-write-and-flush"
+          (func (param "self" (borrow $out)) (param "contents" (list u8)) (result (result (error $failure)))))))
+      (alias export $streams "output-stream" (type $out))
+      (import "wasi:cli/stdout@0.2.0" (instance $stdout
+        (alias outer 1 $out (type $o))
+        (export "output-stream" (type $out (eq $o)))
+        (export "get-stdout" (func (result (own $out))))))"#,
+    lower: r#"(core func $stdout (canon lower (func $stdout "get-stdout")))"#,
+    name: "stdout",
+    core: "(result i32)",
+};
+
+/// `blocking-write-and-flush(stream, bytes)`, with a place for the result; needs [`STDOUT`].
+pub(crate) const WRITE: Import = Import {
+    component: "",
+    lower: r#"(core func $write (canon lower (func $streams "[method]output-stream.blocking-write-and-flush")
+        (memory (core memory $libc "memory"))))"#,
+    name: "write",
+    core: "(param i32 i32 i32 i32)",
+};
+
+/// A component that exports `run`, made of core code: `body` defines `(func (export "run") (result i32) ...)`, which answers
+/// the address of a `result<_, string>`. Address 0 holds `ok`; text may be placed from 1024 to 4095.
+pub(crate) fn guest(imports: &[Import], body: &str) -> Vec<u8> {
+    guest_with_memory(1, imports, body)
+}
+
+/// As [`guest`], of a memory of so many pages.
+pub(crate) fn guest_with_memory(pages: u32, imports: &[Import], body: &str) -> Vec<u8> {
+    let join = |part: &dyn Fn(&Import) -> String| imports.iter().map(part).collect::<Vec<_>>().join("\n");
+    let text = format!(
+        r#"(component
+          {components}
+          (core module $libc
+            (memory (export "memory") {pages})
+            (global $top (mut i32) (i32.const 4096))
+            (func (export "realloc") (param i32 i32 i32 i32) (result i32)
+              (local $at i32)
+              (local.set $at (i32.and (i32.add (global.get $top) (i32.const 15)) (i32.const -16)))
+              (global.set $top (i32.add (local.get $at) (local.get 3)))
+              (local.get $at)))
+          (core instance $libc (instantiate $libc))
+          {lowers}
+          (core module $main
+            (import "libc" "memory" (memory 1))
+            {cores}
+            {body})
+          (core instance $host {exports})
+          (core instance $main (instantiate $main (with "libc" (instance $libc)) (with "host" (instance $host))))
+          (func $run (result (result (error string)))
+            (canon lift (core func $main "run") (memory (core memory $libc "memory"))))
+          (instance $entry (export "run" (func $run)))
+          (export "dchost:worker/entry@0.1.0" (instance $entry)))"#,
+        components = join(&|import| import.component.to_owned()),
+        lowers = join(&|import| import.lower.to_owned()),
+        cores = join(&|import| format!(r#"(import "host" "{0}" (func ${0} {1}))"#, import.name, import.core)),
+        exports = join(&|import| format!(r#"(export "{0}" (func ${0}))"#, import.name)),
+    );
+    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// The body of a guest that waits at the barrier of this name, and returns its error's message as its own.
+pub(crate) fn waits_at(barrier: &str) -> String {
+    format!(
+        r#"(data (i32.const 1024) "{barrier}")
+        (func (export "run") (result i32)
+          (call $barrier (i32.const 1024) (i32.const {length}) (i32.const 0) (i64.const 0) (i32.const 64))
+          (if (i32.eqz (i32.load8_u (i32.const 64))) (then (return (i32.const 0))))
+          (i32.store8 (i32.const 16) (i32.const 1))
+          (i32.store (i32.const 20) (i32.load (i32.const 72)))
+          (i32.store (i32.const 24) (i32.load (i32.const 76)))
+          (i32.const 16))"#,
+        length = barrier.len()
+    )
+}
+
+/// Types that variables' interfaces share, as each of them repeats them.
+const TENSOR_TYPES: &str = r#"
+        (type $task' (record (field "job" string) (field "index" u32)))
+        (export "task" (type $task (eq $task')))
+        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
+          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
+          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
+        (export "error-code" (type $code (eq $code')))
+        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
+        (export "error" (type $error (eq $error')))
+        (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
+        (export "dtype" (type $dtype (eq $dtype')))
+        (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
+        (export "tensor" (type $tensor (eq $tensor')))
+        (type $value' (record (field "tensor" $tensor) (field "version" u64)))
+        (export "value" (type $value (eq $value')))"#;
+
+/// A guest that may call `variables` and `pending`; `body` defines `(func $main (result i32) ...)`.
+///
+/// `$check` returns from a failed call with the error's message as `run`'s own. Memory: the name `w` at 1024, its shape `[4]`
+/// at 1032, bytes `1 2 3 4` at 1040, one entry of `initialize` at 1056 and one change at 1104, results from 64.
+pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
+    let interfaces = format!(
+        r#"
+      (import "wasi:io/poll@0.2.0" (instance $poll
+        (export "pollable" (type $pollable (sub resource)))
+        (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
+      (alias export $poll "pollable" (type $pollable))
+      (import "dchost:worker/pending@0.1.0" (instance $pending
+        {TENSOR_TYPES}
+        (alias outer 1 $pollable (type $p))
+        (export "pollable" (type $pollable (eq $p)))
+        (export "pending" (type $pending (sub resource)))
+        (export "[method]pending.subscribe" (func (param "self" (borrow $pending)) (result (own $pollable))))
+        (export "[method]pending.get"
+          (func (param "self" (borrow $pending)) (result (result (list $value) (error $error)))))))
+      (alias export $pending "pending" (type $pending-type))
+      (import "dchost:worker/variables@0.1.0" (instance $variables
+        {TENSOR_TYPES}
+        (alias outer 1 $pending-type (type $q))
+        (export "pending" (type $pending (eq $q)))
+        (type $placement' (variant (case "auto") (case "on" $task) (case "sharded")))
+        (export "placement" (type $placement (eq $placement')))
+        (export "variable" (type $variable (sub resource)))
+        (type $mode' (enum "overwrite" "if-absent"))
+        (export "initialize-mode" (type $mode (eq $mode')))
+        (type $consistency' (enum "atomic" "relaxed"))
+        (export "consistency" (type $consistency (eq $consistency')))
+        (type $kind' (enum "assign" "add" "sub" "min" "max"))
+        (export "update-kind" (type $kind (eq $kind')))
+        (type $options' (record (field "min-version" (option u64)) (field "max-age" (option u64))
+          (field "consistency" $consistency)))
+        (export "read-options" (type $options (eq $options')))
+        (type $change' (record (field "target" (borrow $variable)) (field "kind" $kind) (field "value" $tensor)
+          (field "base" (option u64))))
+        (export "change" (type $change (eq $change')))
+        (export "[static]variable.declare" (func (param "name" string) (param "dtype" $dtype)
+          (param "shape" (list u64)) (param "placement" $placement) (result (result (own $variable) (error $error)))))
+        (export "initialize" (func (param "values" (list (tuple (borrow $variable) $tensor))) (param "mode" $mode)
+          (result (result (error $error)))))
+        (export "read" (func (param "vars" (list (borrow $variable))) (param "options" $options)
+          (result (result (list $value) (error $error)))))
+        (export "update" (func (param "changes" (list $change)) (param "want-values" bool)
+          (param "consistency" $consistency) (result (result (list $value) (error $error)))))
+        (export "start-update" (func (param "changes" (list $change)) (param "want-values" bool)
+          (param "consistency" $consistency) (result (result (own $pending) (error $error)))))))"#
+    );
+    let interfaces: &'static str = Box::leak(interfaces.into_boxed_str());
+    macro_rules! lowered {
+        ($name:literal, $interface:literal, $function:literal, $core:literal, $component:expr) => {
+            Import {
+                component: $component,
+                lower: concat!(
+                    "(core func $", $name, " (canon lower (func $", $interface, " \"", $function,
+                    "\") (memory (core memory $libc \"memory\")) (realloc (core func $libc \"realloc\"))))"
+                ),
+                name: $name,
+                core: $core,
+            }
+        };
+    }
+    let imports = [
+        lowered!(
+            "declare", "variables", "[static]variable.declare",
+            "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)", interfaces
+        ),
+        lowered!("initialize", "variables", "initialize", "(param i32 i32 i32 i32)", ""),
+        lowered!("read", "variables", "read", "(param i32 i32 i32 i64 i32 i64 i32 i32)", ""),
+        lowered!("update", "variables", "update", "(param i32 i32 i32 i32 i32)", ""),
+        lowered!("start-update", "variables", "start-update", "(param i32 i32 i32 i32 i32)", ""),
+        lowered!("get", "pending", "[method]pending.get", "(param i32 i32)", ""),
+        lowered!("subscribe", "pending", "[method]pending.subscribe", "(param i32) (result i32)", ""),
+        lowered!("block", "poll", "[method]pollable.block", "(param i32)", ""),
+    ];
+    let body = format!(
+        r#"
+        (data (i32.const 1024) "w") (data (i32.const 1032) "\04") (data (i32.const 1040) "\01\02\03\04")
+        (global $failed (mut i32) (i32.const 0))
+        ;; Remembers the first failed result.
+        (func $check (param $at i32)
+          (if (i32.and (i32.load8_u (local.get $at)) (i32.eqz (global.get $failed)))
+            (then (global.set $failed (local.get $at)))))
+        ;; A tensor of the variable's type at this address: 4 elements of 1 byte.
+        (func $tensor (param $at i32)
+          (i32.store8 (local.get $at) (i32.const {dtype}))
+          (i32.store offset=4 (local.get $at) (i32.const 1032)) (i32.store offset=8 (local.get $at) (i32.const 1))
+          (i32.store offset=12 (local.get $at) (i32.const 1040)) (i32.store offset=16 (local.get $at) (i32.const 4)))
+        ;; Declares `w` with a placement, and fills in the entry and the change (an add) that use it.
+        (func $declared (param $placement i32) (result i32)
+          (call $declare (i32.const 1024) (i32.const 1) (i32.const {dtype}) (i32.const 1032) (i32.const 1)
+            (local.get $placement) (i32.const 0) (i32.const 0) (i32.const 0) (i32.const 64))
+          (call $check (i32.const 64))
+          (i32.store (i32.const 1056) (i32.load (i32.const 68))) (call $tensor (i32.const 1060))
+          (i32.store (i32.const 1104) (i32.load (i32.const 68))) (i32.store8 (i32.const 1108) (i32.const 1))
+          (call $tensor (i32.const 1112))
+          (i32.load (i32.const 68)))
+        (func (export "run") (result i32)
+          (local $error i32)
+          (drop (call $main))
+          (if (i32.eqz (global.get $failed)) (then (return (i32.const 0))))
+          (i32.store8 (i32.const 16) (i32.const 1))
+          (i32.store (i32.const 20) (i32.load offset=8 (global.get $failed)))
+          (i32.store (i32.const 24) (i32.load offset=12 (global.get $failed)))
+          (i32.const 16))
+        {body}"#
+    );
+    guest(&imports, &body)
+}

@@ -1,0 +1,248 @@
+//! How a trap is told: the guest's last words, the kind of trap in words, and frames that a person can read.
+
+use super::output::{escape, escape_block};
+use std::fmt::Write as _;
+use wasmtime::{FrameInfo, Trap, WasmBacktrace};
+
+/// Frames that are looked at; wasmtime counts from the innermost.
+pub(super) const FRAMES_MAX: usize = 128;
+
+/// How often a function must stand on the stack before an out-of-bounds access is taken for the end of the stack.
+const RECURSION_FRAMES_MIN: usize = 8;
+
+/// Longest cycle of functions calling each other that is folded.
+const CYCLE_FRAMES_MAX: usize = 4;
+
+/// Bytes of a function's name that are shown.
+const NAME_BYTES_MAX: usize = 200;
+
+/// One line of a backtrace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Frame {
+    name: Option<String>,
+    place: Option<String>,
+}
+
+/// Tells a trap as one block: last words, kind, frames, hint.
+pub(super) fn report(error: &wasmtime::Error, tail: &[String]) -> String {
+    let frames = frames(error);
+    let mut text = String::new();
+    if !tail.is_empty() {
+        text.push_str("the guest's last words on stderr:\n");
+        for line in tail {
+            // Writing to a string can't fail, here and below.
+            let _ = writeln!(text, "  | {line}");
+        }
+    }
+    let _ = write!(text, "guest trapped: {}", kind(error, &frames));
+    let shown = fold(&frames);
+    if !shown.is_empty() {
+        text.push_str("\nframes, innermost first:");
+        for line in &shown {
+            let _ = write!(text, "\n  {line}");
+        }
+    }
+    if let Some(hint) = hint(&frames) {
+        let _ = write!(text, "\nhint: {hint}");
+    }
+    text
+}
+
+/// The kind of trap, in words.
+fn kind(error: &wasmtime::Error, frames: &[Frame]) -> String {
+    let Some(trap) = error.downcast_ref::<Trap>() else {
+        return escape_block(&cause(error));
+    };
+    match trap {
+        Trap::StackOverflow => "guest stack exhausted (endless recursion, or raise `-W max-wasm-stack`)".to_owned(),
+        // A Rust or C guest keeps a stack of its own in memory, which ends first.
+        Trap::MemoryOutOfBounds if is_recursive(frames) => {
+            "guest stack exhausted (endless recursion, or link with a larger stack: `-C link-arg=-zstack-size=BYTES`)"
+                .to_owned()
+        }
+        Trap::UnreachableCodeReached => "unreachable code reached (a panic or an abort)".to_owned(),
+        trap => trap.to_string(),
+    }
+}
+
+/// The innermost cause, without wasmtime's own context of frames.
+fn cause(error: &wasmtime::Error) -> String {
+    error
+        .chain()
+        .map(ToString::to_string)
+        .filter(|text| !text.starts_with("error while executing at wasm backtrace"))
+        .collect::<Vec<_>>()
+        .join(": ")
+}
+
+fn is_recursive(frames: &[Frame]) -> bool {
+    frames
+        .iter()
+        .filter_map(|frame| frame.name.as_deref())
+        .any(|name| frames.iter().filter(|other| other.name.as_deref() == Some(name)).count() >= RECURSION_FRAMES_MIN)
+}
+
+fn frames(error: &wasmtime::Error) -> Vec<Frame> {
+    error
+        .downcast_ref::<WasmBacktrace>()
+        .map_or_else(Vec::new, |backtrace| backtrace.frames().iter().flat_map(symbols).collect())
+}
+
+/// The functions of one frame, inlined ones included, innermost first.
+fn symbols(frame: &FrameInfo) -> Vec<Frame> {
+    let name = |name: &str| {
+        let name = format!("{:#}", rustc_demangle::demangle(name));
+        escape(super::output::truncated(&name, NAME_BYTES_MAX).as_bytes())
+    };
+    if frame.symbols().is_empty() {
+        return vec![Frame { name: frame.func_name().map(name), place: None }];
+    }
+    frame
+        .symbols()
+        .iter()
+        .map(|symbol| Frame {
+            name: symbol.name().or(frame.func_name()).map(name),
+            place: symbol.file().map(|file| match symbol.line() {
+                Some(line) => format!("{}:{line}", escape(file.as_bytes())),
+                None => escape(file.as_bytes()),
+            }),
+        })
+        .collect()
+}
+
+/// Whether a function is the language's own machinery, which says nothing about the guest's code.
+fn is_noise(frame: &Frame) -> bool {
+    const NOISE: [&str; 20] = [
+        "std::",
+        "<std::",
+        "core::",
+        "<core::",
+        "alloc::",
+        "<alloc::",
+        "__rust",
+        "__rustc",
+        "rust_begin_unwind",
+        "rust_panic",
+        "wit_bindgen::",
+        "dlmalloc::",
+        "<dlmalloc::",
+        "__wasi",
+        "__wasm_call",
+        "wasi_snapshot",
+        "abort",
+        "_start",
+        "dchost_guest::bindings::",
+        "wit-component:",
+    ];
+    frame.name.as_deref().is_some_and(|name| NOISE.iter().any(|noise| name.starts_with(noise)))
+}
+
+/// The lines of a backtrace: runs of machinery and repeated calls are one line each.
+fn fold(frames: &[Frame]) -> Vec<String> {
+    let mut lines = Vec::new();
+    let mut rest = frames;
+    while let Some(first) = rest.first() {
+        let noise = rest.iter().take_while(|frame| is_noise(frame)).count();
+        if noise > 0 {
+            lines.push(format!("... {noise} of the runtime"));
+            rest = &rest[noise..];
+            continue;
+        }
+        let cycle =
+            (1..=CYCLE_FRAMES_MAX).map(|length| (length, repeats(rest, length))).find(|&(_, repeats)| repeats > 1);
+        match cycle {
+            Some((length, repeats)) => {
+                lines.extend(rest[..length].iter().map(line));
+                let what = if length == 1 { "this".to_owned() } else { format!("these {length}") };
+                lines.push(format!("... {what} {} times more", repeats - 1));
+                rest = &rest[length * repeats..];
+            }
+            None => {
+                lines.push(line(first));
+                rest = &rest[1..];
+            }
+        }
+    }
+    lines
+}
+
+/// How often the first `length` frames stand there one after the other, by name.
+fn repeats(frames: &[Frame], length: usize) -> usize {
+    if frames.len() < length || frames[..length].iter().any(|frame| frame.name.is_none()) {
+        return 1;
+    }
+    frames
+        .chunks_exact(length)
+        .take_while(|chunk| chunk.iter().zip(&frames[..length]).all(|(one, other)| one.name == other.name))
+        .count()
+}
+
+fn line(frame: &Frame) -> String {
+    let name = frame.name.as_deref().unwrap_or("<no name>");
+    match &frame.place {
+        Some(place) => format!("{name} at {place}"),
+        None => name.to_owned(),
+    }
+}
+
+/// How to see more, if there is more to see.
+fn hint(frames: &[Frame]) -> Option<&'static str> {
+    if frames.is_empty() || frames.iter().any(|frame| frame.place.is_some()) {
+        None
+    } else if frames.iter().all(|frame| frame.name.is_none()) {
+        Some(
+            "the component is stripped: build it with `strip = false` and `debug = \"line-tables-only\"` for names, files and lines",
+        )
+    } else {
+        Some("build the component with `strip = false` and `debug = \"line-tables-only\"` for files and lines")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use expect_test::expect;
+
+    fn named(names: &[&str]) -> Vec<Frame> {
+        names.iter().map(|name| Frame { name: Some((*name).to_owned()), place: None }).collect()
+    }
+
+    #[test]
+    fn machinery_and_repeats_fold_to_one_line_each() {
+        let mut names = vec!["std::panicking::begin", "core::panicking::panic_fmt", "train::loss"];
+        names.extend(["train::even", "train::odd"].repeat(20));
+        names.extend(["train::f"; 5]);
+        names.push("train::run");
+        expect![[r#"
+            ... 2 of the runtime
+            train::loss
+            train::even
+            train::odd
+            ... these 2 19 times more
+            train::f
+            ... this 4 times more
+            train::run"#]]
+        .assert_eq(&fold(&named(&names)).join("\n"));
+    }
+
+    #[test]
+    fn nameless_frames_are_shown_one_by_one_with_a_hint() {
+        let frames = vec![Frame { name: None, place: None }; 2];
+        assert_eq!(fold(&frames), ["<no name>", "<no name>"]);
+        assert!(hint(&frames).unwrap().contains("stripped"));
+    }
+
+    #[test]
+    fn a_place_needs_no_hint() {
+        let frames = vec![Frame { name: Some("f".to_owned()), place: Some("src/lib.rs:3".to_owned()) }];
+        assert_eq!(fold(&frames), ["f at src/lib.rs:3"]);
+        assert_eq!(hint(&frames), None);
+    }
+
+    #[test]
+    fn deep_recursion_out_of_bounds_is_the_stack() {
+        let trap = wasmtime::Error::from(Trap::MemoryOutOfBounds);
+        assert!(kind(&trap, &named(&["f"; 20])).contains("stack exhausted"));
+        assert_eq!(kind(&trap, &named(&["f", "g"])), Trap::MemoryOutOfBounds.to_string());
+    }
+}

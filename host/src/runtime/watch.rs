@@ -1,0 +1,72 @@
+//! What an onlooker sees of a run, while it runs and after its future was dropped.
+
+use crate::error::Error;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A view of one run, kept by the one who started it. Cheap to clone.
+///
+/// It stays as it was when the run's future is dropped, so that a timeout can name the host call that was pending.
+#[derive(Clone, Default)]
+pub struct RunWatch {
+    seen: Arc<Mutex<Seen>>,
+}
+
+#[derive(Default)]
+struct Seen {
+    pending: Option<String>,
+    cluster_failure: Option<Error>,
+    host_bug: Option<String>,
+}
+
+impl RunWatch {
+    /// Makes the watch of one run.
+    pub fn new() -> Self {
+        RunWatch::default()
+    }
+
+    /// The host call that the guest waits in: ``barrier `start` ``, ``variables.read of `w` ``; none while it computes.
+    ///
+    /// Waits in WASI (sleeping, polling, files) have no label.
+    pub fn pending_host_call(&self) -> Option<String> {
+        self.lock().pending.clone()
+    }
+
+    /// The first answer to the guest that told of a cluster failure; decides the exit code of a run that then fails.
+    ///
+    /// Such are peer-failed, peer-restarted and unavailable, and a barrier's deadline-exceeded and aborted.
+    pub fn cluster_failure(&self) -> Option<Error> {
+        self.lock().cluster_failure.clone()
+    }
+
+    pub(super) fn set_pending(&self, label: Option<String>) {
+        self.lock().pending = label;
+    }
+
+    pub(super) fn note_cluster_failure(&self, error: &Error) {
+        self.lock().cluster_failure.get_or_insert_with(|| error.clone());
+    }
+
+    pub(super) fn note_host_bug(&self, message: String) {
+        self.lock().host_bug.get_or_insert(message);
+    }
+
+    pub(super) fn host_bug(&self) -> Option<String> {
+        self.lock().host_bug.clone()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        // Every write is one assignment, so a panic elsewhere leaves nothing half done.
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for RunWatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seen = self.lock();
+        f.debug_struct("RunWatch")
+            .field("pending", &seen.pending)
+            .field("cluster_failure", &seen.cluster_failure)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,76 @@
+//! `dchost:worker/worker-context`: the task's place in the cluster, and the barrier.
+
+use super::bindings::{types, wit::worker_context};
+use super::calls::{CallKind, HostError};
+use super::state::State;
+use super::variables::check_name;
+use std::time::Duration;
+
+impl worker_context::Host for State {
+    async fn this_task(&mut self) -> wasmtime::Result<Option<types::Task>> {
+        Ok(self.handles.context.task.map(types::Task::from))
+    }
+
+    async fn master_target(&mut self) -> wasmtime::Result<String> {
+        Ok(self.handles.context.master_target.clone())
+    }
+
+    async fn is_chief(&mut self) -> wasmtime::Result<bool> {
+        Ok(self.handles.context.is_chief)
+    }
+
+    async fn num_workers(&mut self) -> wasmtime::Result<u32> {
+        Ok(self.handles.context.num_workers)
+    }
+
+    async fn distributed_mode(&mut self) -> wasmtime::Result<bool> {
+        Ok(self.handles.context.distributed_mode)
+    }
+
+    async fn has_barrier(&mut self) -> wasmtime::Result<bool> {
+        Ok(self.handles.context.has_barrier)
+    }
+
+    async fn cluster_spec(&mut self) -> wasmtime::Result<Vec<(String, Vec<(u32, String)>)>> {
+        let cluster = &self.handles.context.cluster;
+        let tasks = |job| {
+            cluster
+                .tasks(job)
+                .filter_map(|task| Some((task.index, cluster.address(task)?.to_owned())))
+                .collect::<Vec<_>>()
+        };
+        Ok(cluster.jobs().map(|job| (job.as_str().to_owned(), tasks(job))).collect())
+    }
+
+    async fn should_checkpoint(&mut self) -> wasmtime::Result<bool> {
+        Ok(self.handles.context.should_checkpoint())
+    }
+
+    async fn should_save_summary(&mut self) -> wasmtime::Result<bool> {
+        Ok(self.handles.context.should_save_summary())
+    }
+
+    async fn attempt(&mut self) -> wasmtime::Result<u32> {
+        Ok(self.handles.job.attempt())
+    }
+
+    async fn training_ended(&mut self) -> wasmtime::Result<bool> {
+        Ok(self.handles.job.training_ended())
+    }
+
+    async fn wait_for_other_workers(&mut self) -> Result<(), HostError> {
+        let job = self.handles.job.clone();
+        self.calls.clone().wait(CallKind::Barrier, "wait-for-other-workers".to_owned(), job.barrier("", None)).await
+    }
+
+    async fn barrier(&mut self, name: String, timeout: Option<types::Millis>) -> Result<(), HostError> {
+        // The empty name is that of `wait-for-other-workers`, which must not be met by accident.
+        check_name("barrier", &name)?;
+        let job = self.handles.job.clone();
+        let timeout = timeout.map(Duration::from_millis);
+        self.calls
+            .clone()
+            .wait(CallKind::Barrier, format!("barrier `{}`", name.escape_debug()), job.barrier(&name, timeout))
+            .await
+    }
+}

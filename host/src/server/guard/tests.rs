@@ -1,0 +1,165 @@
+use super::*;
+use crate::cluster::TaskType;
+use crate::ids::RunId;
+use std::collections::BTreeSet;
+use std::time::Duration;
+use tokio::runtime::Handle;
+
+const PS: Task = Task::new(TaskType::Ps, 0);
+const OWN: Incarnation = Incarnation(100);
+
+fn guard() -> Guard {
+    guard_with(Arc::new(authorize))
+}
+
+fn guard_with(authorize: Authorize) -> Guard {
+    let stopping = CancellationToken::new();
+    let sessions = Sessions::new(Duration::from_secs(30), stopping.clone(), Handle::current());
+    Guard::new(PS, OWN, sessions, authorize, stopping)
+}
+
+fn caller(attempt: Option<(u64, u32)>) -> Caller {
+    Caller {
+        container: "default".into(),
+        task: Some(Task::new(TaskType::Worker, 0)),
+        run_id: RunId(1),
+        attempt: attempt.map(|(leader, number)| Attempt { leader: Incarnation(leader), number }),
+    }
+}
+
+fn header(attempt: Option<(u64, u32)>) -> v1::RequestHeader {
+    (&Header::new(caller(attempt))).into()
+}
+
+fn code<T: std::fmt::Debug>(result: Result<T>) -> ErrorCode {
+    result.expect_err("refused").code
+}
+
+#[test]
+fn rpcs_are_those_of_the_contract() {
+    use prost::Message as _;
+    let set = prost_types::FileDescriptorSet::decode(v1::FILE_DESCRIPTOR_SET).expect("the build wrote it");
+    let described: BTreeSet<String> = set
+        .file
+        .iter()
+        .flat_map(|file| {
+            file.service.iter().flat_map(move |service| {
+                service
+                    .method
+                    .iter()
+                    .map(move |method| format!("{}.{}/{}", file.package(), service.name(), method.name()))
+            })
+        })
+        .collect();
+    assert_eq!(described, Rpc::ALL.iter().map(|rpc| rpc.path().to_owned()).collect());
+}
+
+#[tokio::test]
+async fn authorization_comes_first_for_every_rpc() {
+    let guard = guard_with(Arc::new(|_, rpc, container| {
+        Err(Error::new(ErrorCode::PermissionDenied, format!("{rpc} on `{container}`")))
+    }));
+    for rpc in Rpc::ALL {
+        let error = guard.admit(rpc, None).expect_err("refused");
+        assert_eq!((error.code, error.message), (ErrorCode::PermissionDenied, format!("{rpc} on ``")));
+        let error = guard.admit(rpc, Some(v1::RequestHeader { protocol: 7, ..header(None) })).expect_err("refused");
+        assert_eq!((error.code, error.message), (ErrorCode::PermissionDenied, format!("{rpc} on `default`")));
+    }
+}
+
+#[tokio::test]
+async fn missing_header_and_bad_container_are_refused() {
+    let guard = guard();
+    let error = guard.admit(Rpc::GetStatus, None).expect_err("refused");
+    assert_eq!(error.to_string(), "invalid-argument: `header` is missing");
+    for container in ["", "a/b", "-a", ".", "a b", "\u{e9}", &"a".repeat(CONTAINER_BYTES_MAX + 1)] {
+        let refused =
+            guard.admit(Rpc::GetStatus, Some(v1::RequestHeader { container: container.into(), ..header(None) }));
+        assert_eq!(code(refused), ErrorCode::InvalidArgument, "{container:?}");
+    }
+    for container in ["a", "default", "run-0123abc", "A.b_c", &"a".repeat(CONTAINER_BYTES_MAX)] {
+        assert_eq!(check_container(container), Ok(()));
+    }
+}
+
+#[tokio::test]
+async fn other_incarnation_is_peer_restarted() {
+    let guard = guard();
+    let expecting = |incarnation: u64| v1::RequestHeader { expected_incarnation: incarnation, ..header(None) };
+    let error = guard.admit(Rpc::GetStatus, Some(expecting(99))).expect_err("refused");
+    assert_eq!((error.code, &error.tasks[..]), (ErrorCode::PeerRestarted, &[PS][..]));
+    assert!(guard.admit(Rpc::GetStatus, Some(expecting(OWN.0))).is_ok());
+    assert!(guard.admit(Rpc::GetStatus, Some(expecting(0))).is_ok());
+}
+
+#[tokio::test]
+async fn data_call_needs_a_session() {
+    let guard = guard();
+    for rpc in Rpc::ALL.into_iter().filter(|rpc| rpc.needs_session()) {
+        let error = guard.admit(rpc, Some(header(None))).expect_err("refused");
+        assert_eq!((error.code, &error.names[..]), (ErrorCode::FailedPrecondition, &[SESSION.to_owned()][..]));
+    }
+    let lease = guard.sessions().open(&caller(None)).expect("there is room");
+    let admitted =
+        guard.admit(Rpc::Push, Some(v1::RequestHeader { sequence: 4, ..header(None) })).expect("it has a session");
+    assert_eq!((admitted.sequence, admitted.caller.clone()), (4, caller(None)));
+    lease.close();
+    let ended = admitted.run(std::future::pending::<Result<()>>()).await;
+    assert_eq!(code(ended), ErrorCode::Cancelled);
+}
+
+#[tokio::test]
+async fn stopping_server_answers_unavailable() {
+    let guard = guard();
+    let _lease = guard.sessions().open(&caller(None)).expect("there is room");
+    let admitted = guard.admit(Rpc::Pull, Some(header(None))).expect("it has a session");
+    guard.inner.stopping.cancel();
+    assert_eq!(code(admitted.run(std::future::pending::<Result<()>>()).await), ErrorCode::Unavailable);
+}
+
+/// Each row: an attempt that calls, and whether it is let in; then the number of drops so far.
+#[tokio::test]
+async fn attempts_only_go_forward() {
+    let guard = guard();
+    let drops = Arc::new(Mutex::new(0));
+    let seen = drops.clone();
+    guard.on_attempt_ended(Arc::new(move |container| {
+        assert_eq!(container, "default");
+        *seen.lock().expect("no panic above") += 1;
+    }));
+    for (attempt, accepted, dropped) in [
+        (None, true, 0),
+        (Some((1, 0)), true, 0), // the first that is met
+        (Some((1, 0)), true, 0),
+        (None, true, 0), // says nothing about attempts
+        (Some((1, 2)), true, 1),
+        (Some((1, 1)), false, 1),
+        (Some((2, 0)), true, 2), // another leader: numbers don't compare
+        (Some((1, 3)), false, 2),
+        (Some((3, 7)), true, 3),
+        (Some((2, 9)), false, 3),
+        (Some((1, 0)), false, 3),
+        (Some((3, 7)), true, 3),
+    ] {
+        let result = guard.admit(Rpc::Session, Some(header(attempt)));
+        match result {
+            Ok(_) => assert!(accepted, "{attempt:?}"),
+            Err(error) => {
+                assert!(!accepted, "{attempt:?}: {error}");
+                assert_eq!(error.code, ErrorCode::Aborted);
+            }
+        }
+        assert_eq!(*drops.lock().expect("no panic above"), dropped, "{attempt:?}");
+    }
+    assert_eq!(guard.attempt("default"), Some(Attempt { leader: Incarnation(3), number: 7 }));
+}
+
+#[tokio::test]
+async fn new_attempt_ends_the_sessions_of_the_old_one() {
+    let guard = guard();
+    let lease = guard.sessions().open(&caller(Some((1, 0)))).expect("there is room");
+    assert!(guard.admit(Rpc::Push, Some(header(Some((1, 0))))).is_ok());
+    assert!(guard.adopt("default", Attempt { leader: Incarnation(1), number: 1 }).is_ok());
+    assert!(lease.token().is_cancelled());
+    assert_eq!(code(guard.admit(Rpc::Push, Some(header(Some((1, 0)))))), ErrorCode::Aborted);
+}

@@ -1,0 +1,503 @@
+//! One namespace of variables.
+
+use super::store::{Charge, Room};
+use super::{Blocks, InitializeMode, UpdateKind, VariableRef, lock};
+use crate::error::{Error, ErrorCode, Result};
+use crate::tensor::{TensorType, check_data};
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use tokio::sync::watch;
+
+/// Greatest length of a variable's name, in bytes: long enough for nested scopes, short enough to list in errors.
+pub const NAME_BYTES_MAX: usize = 256;
+
+/// Most variables of one container: far above any model's, so that a loop that invents names ends with an error and not
+/// with the machine's memory.
+pub const VARIABLES_MAX: usize = 1_000_000;
+
+/// Most bytes of names in one error: the status travels in HTTP/2 trailers, which peers bound at 16 KiB.
+const ERROR_NAMES_BYTES_MAX: usize = 4096;
+
+/// Checks a declaration: its name and its size.
+///
+/// # Errors
+/// `invalid-argument` (gRPC `INVALID_ARGUMENT`): an empty name, one above [`NAME_BYTES_MAX`] or with control characters,
+/// or a type that can't be served.
+pub fn check_variable(name: &str, ty: &TensorType) -> Result<()> {
+    let invalid = |message| Err(Error::new(ErrorCode::InvalidArgument, message));
+    if name.is_empty() {
+        return invalid("name of a variable is empty; give it one".to_owned());
+    }
+    if name.len() > NAME_BYTES_MAX {
+        let (bytes, start) = (name.len(), name.chars().take(32).collect::<String>().escape_debug().to_string());
+        return invalid(format!(
+            "name `{start}...` of a variable has `{bytes}` bytes, at most `{NAME_BYTES_MAX}` are allowed"
+        ));
+    }
+    if name.chars().any(char::is_control) {
+        return invalid(format!("name `{}` of a variable has control characters", name.escape_debug()));
+    }
+    match ty.checked_size_bytes() {
+        Ok(_) => Ok(()),
+        Err(error) => invalid(format!("variable `{name}`: {}", error.message)),
+    }
+}
+
+/// Makes an error about variables whose message lists their names; those beyond what a status can carry are counted.
+pub fn name_some<'n>(code: ErrorCode, what: &str, names: impl IntoIterator<Item = &'n str>, mend: &str) -> Error {
+    let (mut shown, mut bytes, mut more) = (Vec::new(), 0, 0_usize);
+    for name in names {
+        bytes += name.len();
+        if bytes <= ERROR_NAMES_BYTES_MAX { shown.push(name) } else { more += 1 }
+    }
+    let mut list = shown.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    if more > 0 {
+        list += &format!(" and {more} more");
+    }
+    Error::new(code, format!("{what}: {list}{mend}")).with_names(shown)
+}
+
+/// A value's bytes on their way in: borrowed from the caller, or in blocks that may become the value.
+#[derive(Clone, Debug)]
+pub enum Payload<'a> {
+    /// Copied, or applied in place.
+    Borrowed(&'a [u8]),
+    /// Become the variable's value where the write is an assignment.
+    Owned(Blocks),
+}
+
+impl Payload<'_> {
+    fn len(&self) -> usize {
+        match self {
+            Payload::Borrowed(data) => data.len(),
+            Payload::Owned(blocks) => blocks.len(),
+        }
+    }
+
+    fn into_blocks(self) -> Blocks {
+        match self {
+            Payload::Borrowed(data) => Blocks::copy_of(data),
+            Payload::Owned(blocks) => blocks,
+        }
+    }
+}
+
+/// One change of one variable.
+#[derive(Clone, Debug)]
+pub struct Update<'a> {
+    /// The variable, as the caller knows it.
+    pub variable: VariableRef,
+    /// How it changes.
+    pub kind: UpdateKind,
+    /// By what; as many bytes as the variable has.
+    pub value: Payload<'a>,
+    /// Only if the variable still has this version.
+    pub base: Option<u64>,
+}
+
+/// A variable as one moment saw it. Later writes don't change it.
+#[derive(Clone, Debug)]
+pub struct Snapshot {
+    /// Element type and extents.
+    pub ty: TensorType,
+    /// The value; empty where it wasn't asked for.
+    pub blocks: Blocks,
+    /// Counts applied writes; 1 after initialize.
+    pub version: u64,
+}
+
+/// One namespace of variables, for one attempt. Cheap to clone; clones are the same container.
+///
+/// A container that was deleted, or whose attempt is over, refuses every later call with `aborted`, so that a write that
+/// was on its way can't reach its successor.
+#[derive(Clone, Debug)]
+pub struct Container(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    name: String,
+    room: Room,
+    state: RwLock<State>,
+    /// Sent after every initialize and at the container's end.
+    changed: watch::Sender<()>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    cells: HashMap<Box<str>, Arc<Cell>>,
+    /// Why the container is over.
+    over: Option<Error>,
+}
+
+/// One variable. It exists once it is initialized; its type never changes.
+#[derive(Debug)]
+struct Cell {
+    ty: TensorType,
+    value: Mutex<Versioned>,
+    _charge: Charge,
+}
+
+#[derive(Debug)]
+struct Versioned {
+    blocks: Blocks,
+    version: u64,
+}
+
+impl Cell {
+    fn check(&self, wanted: &VariableRef) -> Result<()> {
+        if self.ty == wanted.ty {
+            return Ok(());
+        }
+        let message =
+            format!("variable `{}` is `{}` here, but this call takes it for `{}`", wanted.name, self.ty, wanted.ty);
+        Err(Error::new(ErrorCode::InvalidArgument, message).with_names([&*wanted.name]))
+    }
+
+    fn snapshot(&self, value: &Versioned, want_value: bool) -> Snapshot {
+        let blocks = if want_value { value.blocks.clone() } else { Blocks::default() };
+        Snapshot { ty: self.ty.clone(), blocks, version: value.version }
+    }
+}
+
+impl Versioned {
+    fn apply(&mut self, kind: UpdateKind, ty: &TensorType, value: Payload<'_>) {
+        match value {
+            Payload::Owned(blocks) if kind == UpdateKind::Assign => self.blocks = blocks,
+            Payload::Owned(blocks) => self.blocks.apply_blocks(kind, ty.dtype, blocks),
+            Payload::Borrowed(data) => self.blocks.apply(kind, ty.dtype, data),
+        }
+        self.version += 1;
+    }
+}
+
+impl Container {
+    pub(crate) fn new(name: &str, room: Room) -> Self {
+        let (changed, _) = watch::channel(());
+        Container(Arc::new(Inner { name: name.to_owned(), room, state: RwLock::default(), changed }))
+    }
+
+    /// The container's name.
+    pub fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    /// Sets initial values; all new variables appear at once. Answers with the versions.
+    ///
+    /// A variable that exists counts the write as any other: its version rises by 1 and doesn't start anew, so that a base
+    /// version from before is refused. With [`InitializeMode::IfAbsent`] it keeps value and version.
+    ///
+    /// # Errors
+    /// `invalid-argument`: a bad name or size, another type than the variable has, a variable named twice;
+    /// `resource-exhausted`: `--max-variable-bytes`, or [`VARIABLES_MAX`]; `aborted`: the container is over. Then nothing is set.
+    pub fn initialize(&self, values: Vec<(VariableRef, Payload<'_>)>, mode: InitializeMode) -> Result<Vec<u64>> {
+        for (variable, value) in &values {
+            check_variable(&variable.name, &variable.ty)?;
+            check_data(&variable.name, &variable.ty, value.len())?;
+        }
+        refuse_twice(values.iter().map(|(variable, _)| variable))?;
+        // Values are copied before the lock is taken: nobody waits for it while memory moves.
+        let values: Vec<_> = values.into_iter().map(|(variable, value)| (variable, value.into_blocks())).collect();
+
+        let mut versions = vec![1; values.len()];
+        let mut existing = Vec::new();
+        {
+            let mut state = self.write();
+            state.check()?;
+            let new = self.check_room_in(&state, values.iter().map(|(variable, _)| variable))?;
+            let mut charges = self.0.room.take(new.iter().map(|&bytes| bytes as u64))?.into_iter();
+            for (index, (variable, blocks)) in values.into_iter().enumerate() {
+                if let Some(cell) = state.cells.get(&*variable.name) {
+                    existing.push((index, cell.clone(), blocks));
+                    continue;
+                }
+                let charge = charges.next().expect("one charge was taken for each variable that is new");
+                let value = Mutex::new(Versioned { blocks, version: 1 });
+                state.cells.insert(variable.name.into(), Arc::new(Cell { ty: variable.ty, value, _charge: charge }));
+            }
+        }
+        for (index, cell, blocks) in existing {
+            let mut value = lock(&cell.value);
+            if mode == InitializeMode::Overwrite {
+                value.apply(UpdateKind::Assign, &cell.ty, Payload::Owned(blocks));
+            }
+            versions[index] = value.version;
+        }
+        self.0.changed.send_replace(());
+        Ok(versions)
+    }
+
+    /// Checks whether [`initialize`](Self::initialize) would be accepted now, before its bytes are on their way.
+    ///
+    /// # Errors
+    /// Those of `initialize`.
+    pub fn check_initialize(&self, variables: &[VariableRef]) -> Result<()> {
+        variables.iter().try_for_each(|variable| check_variable(&variable.name, &variable.ty))?;
+        refuse_twice(variables)?;
+        let state = self.read();
+        state.check()?;
+        let new = self.check_room_in(&state, variables)?;
+        self.0.room.check(new.iter().map(|&bytes| bytes as u64))
+    }
+
+    /// Checks whether [`push`](Self::push) would find these variables now, before its bytes are on their way.
+    ///
+    /// # Errors
+    /// `uninitialized`, `invalid-argument` and `aborted`, as `push`.
+    pub fn check_push(&self, variables: &[VariableRef]) -> Result<()> {
+        self.cells(variables).map(drop)
+    }
+
+    /// Names of those that have no value.
+    ///
+    /// # Errors
+    /// `invalid-argument`: one has a value of another type; `aborted`: the container is over.
+    pub fn uninitialized(&self, variables: &[VariableRef]) -> Result<Vec<String>> {
+        let mut missing: Vec<_> = variables.iter().collect();
+        self.keep_missing(&mut missing)?;
+        Ok(missing.into_iter().map(|variable| variable.name.clone()).collect())
+    }
+
+    /// Waits until all have a value.
+    ///
+    /// # Errors
+    /// Those of [`uninitialized`](Self::uninitialized), as soon as one holds.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    pub async fn wait_initialized(&self, variables: &[VariableRef]) -> Result<()> {
+        // Subscribed before the look, so that no initialize falls between both.
+        let mut changed = self.0.changed.subscribe();
+        let mut missing: Vec<_> = variables.iter().collect();
+        loop {
+            changed.borrow_and_update();
+            self.keep_missing(&mut missing)?;
+            if missing.is_empty() {
+                return Ok(());
+            }
+            if changed.changed().await.is_err() {
+                return Err(Error::new(ErrorCode::Internal, "container went away while it was waited for"));
+            }
+        }
+    }
+
+    /// Names of those that have no value, once there are none or `timeout` completes.
+    ///
+    /// # Errors
+    /// Those of [`uninitialized`](Self::uninitialized), as soon as one holds.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    pub async fn uninitialized_after(
+        &self,
+        variables: &[VariableRef],
+        timeout: impl Future<Output = ()>,
+    ) -> Result<Vec<String>> {
+        tokio::select! {
+            biased;
+            result = self.wait_initialized(variables) => result.map(|()| Vec::new()),
+            () = timeout => self.uninitialized(variables),
+        }
+    }
+
+    /// Reads values, each as a whole update left it; waits for updates that are under way.
+    ///
+    /// # Errors
+    /// `uninitialized` with all names that are; `invalid-argument`: another type; `aborted`: the container is over.
+    pub fn pull(&self, variables: &[VariableRef]) -> Result<Vec<Snapshot>> {
+        Ok(self.cells(variables)?.iter().map(|cell| cell.snapshot(&lock(&cell.value), true)).collect())
+    }
+
+    /// As [`pull`](Self::pull), but none where it would have to wait for an update: for callers that must not block.
+    ///
+    /// # Errors
+    /// Those of `pull`.
+    pub fn try_pull(&self, variables: &[VariableRef]) -> Result<Option<Vec<Snapshot>>> {
+        let snapshot = |cell: Arc<Cell>| match cell.value.try_lock() {
+            Ok(value) => Some(cell.snapshot(&value, true)),
+            Err(TryLockError::Poisoned(value)) => Some(cell.snapshot(&value.into_inner(), true)),
+            Err(TryLockError::WouldBlock) => None,
+        };
+        Ok(self.cells(variables)?.into_iter().map(snapshot).collect())
+    }
+
+    /// Applies changes in order, each atomic for its variable; answers with the versions, and the new values if wanted.
+    ///
+    /// Where any change has a base version, all of the call are applied together or not at all.
+    ///
+    /// # Errors
+    /// `uninitialized` with the names; `invalid-argument`: another type, a value of the wrong size, or, with a base version, a
+    /// variable named twice; `aborted`: a base version is not the present one (both are in the message), or the container is over.
+    /// Then nothing is applied.
+    pub fn push(&self, updates: Vec<Update<'_>>, want_values: bool) -> Result<Vec<Snapshot>> {
+        for update in &updates {
+            check_data(&update.variable.name, &update.variable.ty, update.value.len())?;
+        }
+        let cells = self.cells(updates.iter().map(|update| &update.variable))?;
+        if updates.iter().any(|update| update.base.is_some()) {
+            return push_together(&cells, updates, want_values);
+        }
+        let apply = |(cell, update): (&Arc<Cell>, Update<'_>)| {
+            let mut value = lock(&cell.value);
+            value.apply(update.kind, &cell.ty, update.value);
+            cell.snapshot(&value, want_values)
+        };
+        Ok(cells.iter().zip(updates).map(apply).collect())
+    }
+
+    /// Deletes variables by name; those that aren't there are ignored. Answers with how many were.
+    ///
+    /// # Errors
+    /// `aborted`: the container is over.
+    pub fn delete(&self, names: &[String]) -> Result<usize> {
+        let mut state = self.write();
+        state.check()?;
+        Ok(names.iter().filter(|name| state.cells.remove(name.as_str()).is_some()).count())
+    }
+
+    /// The number of variables.
+    pub fn len(&self) -> usize {
+        self.read().cells.len()
+    }
+
+    /// Whether no variable is initialized.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Name, bytes and version of every variable, by name.
+    pub(crate) fn list(&self) -> Vec<(String, usize, u64)> {
+        let cells: Vec<_> = self.read().cells.iter().map(|(name, cell)| (name.to_string(), cell.clone())).collect();
+        let mut list: Vec<_> = cells
+            .into_iter()
+            .map(|(name, cell)| {
+                let value = lock(&cell.value);
+                (name, value.blocks.len(), value.version)
+            })
+            .collect();
+        list.sort();
+        list
+    }
+
+    /// Ends the container: drops its variables, wakes who waits, refuses later calls with `why`. Answers with their number.
+    pub(crate) fn end(&self, why: Error) -> usize {
+        let cells = {
+            let mut state = self.write();
+            state.over.get_or_insert(why);
+            std::mem::take(&mut state.cells)
+        };
+        self.0.changed.send_replace(());
+        cells.len()
+    }
+
+    fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
+        self.0.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self) -> std::sync::RwLockWriteGuard<'_, State> {
+        self.0.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps those that have no value.
+    fn keep_missing(&self, variables: &mut Vec<&VariableRef>) -> Result<()> {
+        let state = self.read();
+        state.check()?;
+        let mut wrong = Ok(());
+        variables.retain(|variable| match state.cells.get(&*variable.name) {
+            None => true,
+            Some(cell) => {
+                if wrong.is_ok() {
+                    wrong = cell.check(variable);
+                }
+                false
+            }
+        });
+        wrong
+    }
+
+    fn cells<'v>(&self, variables: impl IntoIterator<Item = &'v VariableRef>) -> Result<Vec<Arc<Cell>>> {
+        let state = self.read();
+        state.check()?;
+        let (mut cells, mut missing) = (Vec::new(), Vec::new());
+        for variable in variables {
+            match state.cells.get(&*variable.name) {
+                None => missing.push(&*variable.name),
+                Some(cell) => {
+                    cell.check(variable)?;
+                    cells.push(cell.clone());
+                }
+            }
+        }
+        if missing.is_empty() {
+            return Ok(cells);
+        }
+        let mend = "; the chief initializes them, other workers wait until it has";
+        Err(name_some(ErrorCode::Uninitialized, "variables are not initialized", missing, mend))
+    }
+
+    /// Sizes of those that are new, after checking types and the number of variables.
+    fn check_room_in<'v>(
+        &self,
+        state: &State,
+        variables: impl IntoIterator<Item = &'v VariableRef>,
+    ) -> Result<Vec<usize>> {
+        let mut new = Vec::new();
+        for variable in variables {
+            match state.cells.get(&*variable.name) {
+                Some(cell) => cell.check(variable)?,
+                None => new.push(variable.ty.checked_size_bytes()?),
+            }
+        }
+        if state.cells.len() + new.len() > VARIABLES_MAX {
+            let (there, container) = (state.cells.len(), self.name());
+            let message = format!(
+                "container `{container}` has `{there}` variables and can't take `{}` more, at most `{VARIABLES_MAX}` are allowed",
+                new.len()
+            );
+            return Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["variables-per-container"]));
+        }
+        Ok(new)
+    }
+}
+
+impl State {
+    fn check(&self) -> Result<()> {
+        self.over.clone().map_or(Ok(()), Err)
+    }
+}
+
+/// Applies under all locks at once, taken in the order of names so that two such calls can't wait for each other.
+fn push_together(cells: &[Arc<Cell>], updates: Vec<Update<'_>>, want_values: bool) -> Result<Vec<Snapshot>> {
+    refuse_twice(updates.iter().map(|update| &update.variable))?;
+    let mut order: Vec<_> = (0..updates.len()).collect();
+    order.sort_by(|&a, &b| updates[a].variable.name.cmp(&updates[b].variable.name));
+    let mut values: Vec<Option<MutexGuard<'_, Versioned>>> = (0..updates.len()).map(|_| None).collect();
+    for index in order {
+        values[index] = Some(lock(&cells[index].value));
+    }
+    let mut values: Vec<_> = values.into_iter().flatten().collect();
+    for (value, update) in values.iter().zip(&updates) {
+        if let Some(base) = update.base.filter(|&base| base != value.version) {
+            let (name, version) = (&*update.variable.name, value.version);
+            let message = format!(
+                "variable `{name}` has version `{version}`, but the update is based on version `{base}`; read it again"
+            );
+            return Err(Error::new(ErrorCode::Aborted, message).with_names([name]));
+        }
+    }
+    let apply = |((cell, value), update): ((&Arc<Cell>, &mut MutexGuard<'_, Versioned>), Update<'_>)| {
+        value.apply(update.kind, &cell.ty, update.value);
+        cell.snapshot(value, want_values)
+    };
+    Ok(cells.iter().zip(&mut values).zip(updates).map(apply).collect())
+}
+
+fn refuse_twice<'v>(variables: impl IntoIterator<Item = &'v VariableRef>) -> Result<()> {
+    let mut seen = HashSet::new();
+    match variables.into_iter().find(|variable| !seen.insert(&*variable.name)) {
+        None => Ok(()),
+        Some(VariableRef { name, .. }) => {
+            let message = format!("variable `{name}` stands twice in one call; name it once");
+            Err(Error::new(ErrorCode::InvalidArgument, message).with_names([&**name]))
+        }
+    }
+}

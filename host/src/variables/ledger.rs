@@ -1,0 +1,293 @@
+//! Writes are applied once, however often they are retried.
+
+use super::{Blocks, lock};
+use crate::error::{Error, ErrorCode, Result};
+use crate::ids::RunId;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Mutex};
+use tokio::sync::watch;
+
+/// Answers remembered for each run: well above the calls that a run can have in flight (256), so that a retry always
+/// finds its own.
+const ANSWERS_MAX: usize = 1024;
+
+/// Bytes of answers remembered for each run.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Returned values up to this many bytes are remembered with their answer. The replay of a larger one reads the present values
+/// instead: it has the write in it, and maybe later ones, as its version says.
+const VALUE_BYTES_MAX: usize = 16 << 10;
+
+/// Sequences that were passed over and may still arrive, for each run.
+const GAPS_MAX: usize = 4096;
+
+/// Runs remembered; a run is forgotten when its session ends, so that more are a leak.
+const RUNS_MAX: usize = 4096;
+
+/// What a write answered.
+#[derive(Clone, Debug)]
+pub struct Remembered {
+    /// The versions that the write made.
+    pub versions: Vec<u64>,
+    /// The values it returned; none where none were wanted or they were too large to keep.
+    pub values: Option<Vec<Blocks>>,
+}
+
+impl Remembered {
+    /// Keeps an answer, with its values where they are wanted and small.
+    pub fn of<'s>(snapshots: impl IntoIterator<Item = (u64, &'s Blocks)>, want_values: bool) -> Self {
+        let (versions, values): (Vec<_>, Vec<_>) = snapshots.into_iter().unzip();
+        let small = values.iter().map(|blocks: &&Blocks| blocks.len()).sum::<usize>() <= VALUE_BYTES_MAX;
+        // The blocks are shared with the variable until its next write, which then copies no more than they hold.
+        let values = (want_values && small).then(|| values.into_iter().cloned().collect());
+        Remembered { versions, values }
+    }
+
+    fn bytes(&self) -> usize {
+        let values = self.values.iter().flatten().map(|blocks| blocks.len() + 64).sum::<usize>();
+        self.versions.len() * 8 + values
+    }
+}
+
+/// What was applied, for each run and sequence.
+///
+/// | the entry is | a first call | a repeated call |
+/// | --- | --- | --- |
+/// | absent | gets a [`Ticket`] | |
+/// | receiving | | takes over; the call before loses its ticket, since its caller has given it up |
+/// | applying | | waits, then gets the answer |
+/// | answered | | gets the answer |
+/// | forgotten | | `aborted` |
+#[derive(Debug, Default)]
+pub struct Ledger(Arc<Mutex<Runs>>);
+
+#[derive(Debug, Default)]
+struct Runs {
+    runs: HashMap<RunId, Run>,
+    order: VecDeque<RunId>,
+    next_ticket: u64,
+}
+
+#[derive(Debug, Default)]
+struct Run {
+    entries: BTreeMap<u64, Entry>,
+    answers: usize,
+    answer_bytes: usize,
+    /// The greatest sequence whose answer was forgotten.
+    floor: u64,
+    /// Sequences below the floor that never came.
+    gaps: BTreeSet<u64>,
+}
+
+#[derive(Debug)]
+enum Entry {
+    /// The value is on its way under this ticket; dropping the sender tells its holder that it lost.
+    Receiving {
+        ticket: u64,
+        _held: watch::Sender<()>,
+    },
+    /// The write is being applied; dropping the sender wakes those who wait for the answer.
+    Applying(watch::Sender<()>),
+    Answered(Result<Remembered>),
+}
+
+impl Entry {
+    fn is_receiving(&self, ticket: u64) -> bool {
+        matches!(self, Entry::Receiving { ticket: holder, .. } if *holder == ticket)
+    }
+}
+
+/// How a write begins.
+#[derive(Debug)]
+pub enum Begin {
+    /// It was never applied: go on.
+    Fresh(Ticket),
+    /// It was answered already, like this.
+    Replay(Result<Remembered>),
+}
+
+/// The right to apply a write. Dropping it gives the write up as if it had never come.
+#[derive(Debug)]
+pub struct Ticket {
+    place: Place,
+    ticket: u64,
+    lost: watch::Receiver<()>,
+}
+
+/// A write that is being applied: answer it with [`Applying::finish`]. Dropping it gives the write up.
+#[derive(Debug)]
+pub struct Applying {
+    place: Place,
+    done: bool,
+}
+
+#[derive(Clone, Debug)]
+struct Place {
+    runs: Arc<Mutex<Runs>>,
+    run: RunId,
+    sequence: u64,
+}
+
+impl Ledger {
+    /// Begins a write; waits while the same one is being applied.
+    ///
+    /// # Errors
+    /// `invalid-argument`: the sequence is 0; `aborted`: so many later writes were answered that this one's answer is forgotten.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    pub async fn begin(&self, run: RunId, sequence: u64) -> Result<Begin> {
+        if sequence == 0 {
+            return Err(Error::new(ErrorCode::InvalidArgument, "sequence of a write is `0`; count writes from 1"));
+        }
+        let place = Place { runs: self.0.clone(), run, sequence };
+        loop {
+            let mut applied = match lock(&self.0).begin(&place)? {
+                Found::Begin(begin) => return Ok(begin),
+                Found::Wait(applied) => applied,
+            };
+            // Only the end of the sender matters; nothing is ever sent.
+            while applied.changed().await.is_ok() {}
+        }
+    }
+
+    /// Forgets a run: its session has ended, so that no retry can come.
+    pub fn forget(&self, run: RunId) {
+        let mut runs = lock(&self.0);
+        runs.runs.remove(&run);
+        runs.order.retain(|&other| other != run);
+    }
+}
+
+enum Found {
+    Begin(Begin),
+    Wait(watch::Receiver<()>),
+}
+
+impl Runs {
+    fn begin(&mut self, place: &Place) -> Result<Found> {
+        if !self.runs.contains_key(&place.run) {
+            if self.order.len() >= RUNS_MAX
+                && let Some(oldest) = self.order.pop_front()
+            {
+                self.runs.remove(&oldest);
+            }
+            self.order.push_back(place.run);
+        }
+        let run = self.runs.entry(place.run).or_default();
+        match run.entries.get(&place.sequence) {
+            Some(Entry::Answered(answer)) => return Ok(Found::Begin(Begin::Replay(answer.clone()))),
+            Some(Entry::Applying(sender)) => return Ok(Found::Wait(sender.subscribe())),
+            Some(Entry::Receiving { .. }) => {}
+            None if place.sequence <= run.floor && !run.gaps.remove(&place.sequence) => {
+                let (sequence, id) = (place.sequence, place.run);
+                let message = format!(
+                    "write `{sequence}` of run `{id}` is older than the `{ANSWERS_MAX}` writes that are remembered; \
+                     whether it was applied is not known"
+                );
+                return Err(Error::new(ErrorCode::Aborted, message));
+            }
+            None => {}
+        }
+        self.next_ticket += 1;
+        let (sender, lost) = watch::channel(());
+        run.entries.insert(place.sequence, Entry::Receiving { ticket: self.next_ticket, _held: sender });
+        Ok(Found::Begin(Begin::Fresh(Ticket { place: place.clone(), ticket: self.next_ticket, lost })))
+    }
+}
+
+impl Run {
+    fn give_up(&mut self, sequence: u64) {
+        self.entries.remove(&sequence);
+        if sequence <= self.floor {
+            self.gaps.insert(sequence);
+        }
+    }
+
+    /// Forgets the oldest answers that are too many.
+    fn trim(&mut self) {
+        while self.answers > ANSWERS_MAX || (self.answer_bytes > ANSWER_BYTES_MAX && self.answers > 1) {
+            let oldest = self.entries.iter().find_map(|(&sequence, entry)| match entry {
+                Entry::Answered(answer) => Some((sequence, answer.as_ref().map_or(0, Remembered::bytes))),
+                _ => None,
+            });
+            let Some((oldest, bytes)) = oldest else { return };
+            self.entries.remove(&oldest);
+            self.answers -= 1;
+            self.answer_bytes -= bytes;
+            // A gap wider than what is kept is nobody's retry; the newest ones are kept.
+            let from = (self.floor + 1).max(oldest.saturating_sub(GAPS_MAX as u64));
+            self.gaps.extend((from..oldest).filter(|sequence| !self.entries.contains_key(sequence)));
+            while self.gaps.len() > GAPS_MAX {
+                self.gaps.pop_first();
+            }
+            self.floor = self.floor.max(oldest);
+        }
+    }
+}
+
+impl Ticket {
+    /// Waits until a retry has taken the write over.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    pub async fn lost(&mut self) {
+        while self.lost.changed().await.is_ok() {}
+    }
+
+    /// Goes on to apply the write, whose value has arrived.
+    ///
+    /// # Errors
+    /// `aborted`: a retry has taken the write over.
+    pub fn apply(self) -> Result<Applying> {
+        let place = self.place.clone();
+        let mut runs = lock(&place.runs);
+        let entry = runs.runs.get_mut(&place.run).and_then(|run| run.entries.get_mut(&place.sequence));
+        match entry {
+            Some(entry) if entry.is_receiving(self.ticket) => {
+                *entry = Entry::Applying(watch::channel(()).0);
+                drop(runs);
+                Ok(Applying { place, done: false })
+            }
+            _ => Err(Error::new(ErrorCode::Aborted, format!("write `{}` was taken over by its retry", place.sequence))),
+        }
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut runs = lock(&self.place.runs);
+        if let Some(run) = runs.runs.get_mut(&self.place.run)
+            && run.entries.get(&self.place.sequence).is_some_and(|entry| entry.is_receiving(self.ticket))
+        {
+            run.give_up(self.place.sequence);
+        }
+    }
+}
+
+impl Applying {
+    /// Remembers the answer, a failure too, and wakes those who wait for it.
+    pub fn finish(mut self, answer: Result<Remembered>) {
+        self.done = true;
+        let mut runs = lock(&self.place.runs);
+        if let Some(run) = runs.runs.get_mut(&self.place.run) {
+            run.answers += 1;
+            run.answer_bytes += answer.as_ref().map_or(0, Remembered::bytes);
+            run.entries.insert(self.place.sequence, Entry::Answered(answer));
+            run.trim();
+        }
+    }
+}
+
+impl Drop for Applying {
+    fn drop(&mut self) {
+        if !self.done
+            && let Some(run) = lock(&self.place.runs).runs.get_mut(&self.place.run)
+        {
+            run.give_up(self.place.sequence);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

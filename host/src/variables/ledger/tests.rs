@@ -1,0 +1,112 @@
+use super::*;
+
+const RUN: RunId = RunId(1);
+
+async fn fresh(ledger: &Ledger, sequence: u64) -> Ticket {
+    match ledger.begin(RUN, sequence).await.unwrap() {
+        Begin::Fresh(ticket) => ticket,
+        Begin::Replay(answer) => panic!("write {sequence} was answered before: {answer:?}"),
+    }
+}
+
+async fn replay(ledger: &Ledger, sequence: u64) -> Result<Remembered> {
+    match ledger.begin(RUN, sequence).await.unwrap() {
+        Begin::Replay(answer) => answer,
+        Begin::Fresh(_) => panic!("write {sequence} would be applied again"),
+    }
+}
+
+fn answer(version: u64) -> Result<Remembered> {
+    Ok(Remembered { versions: vec![version], values: None })
+}
+
+#[tokio::test]
+async fn retry_gets_the_first_answer() {
+    let ledger = Ledger::default();
+    fresh(&ledger, 1).await.apply().unwrap().finish(answer(7));
+    assert_eq!(replay(&ledger, 1).await.unwrap().versions, [7]);
+    let failed = Error::new(ErrorCode::Aborted, "stale");
+    fresh(&ledger, 2).await.apply().unwrap().finish(Err(failed.clone()));
+    assert_eq!(replay(&ledger, 2).await.unwrap_err(), failed, "a failure is an answer too");
+    assert!(matches!(ledger.begin(RunId(2), 1).await, Ok(Begin::Fresh(_))), "runs count for themselves");
+    assert_eq!(ledger.begin(RUN, 0).await.unwrap_err().code, ErrorCode::InvalidArgument);
+}
+
+#[tokio::test(start_paused = true)]
+async fn duplicate_waits_for_the_one_that_is_applied() {
+    let ledger = Arc::new(Ledger::default());
+    let applying = fresh(&ledger, 1).await.apply().unwrap();
+    let duplicate = tokio::spawn({
+        let ledger = ledger.clone();
+        async move { replay(&ledger, 1).await }
+    });
+    tokio::time::sleep(std::time::Duration::from_secs(9)).await;
+    assert!(!duplicate.is_finished());
+    applying.finish(answer(3));
+    assert_eq!(duplicate.await.unwrap().unwrap().versions, [3]);
+}
+
+#[tokio::test]
+async fn retry_takes_over_from_a_call_that_still_receives() {
+    let ledger = Ledger::default();
+    let mut first = fresh(&ledger, 1).await;
+    let second = fresh(&ledger, 1).await;
+    first.lost().await;
+    assert_eq!(first.apply().unwrap_err().code, ErrorCode::Aborted);
+    second.apply().unwrap().finish(answer(2));
+    assert_eq!(replay(&ledger, 1).await.unwrap().versions, [2]);
+}
+
+#[tokio::test]
+async fn dropped_write_never_came() {
+    let ledger = Ledger::default();
+    drop(fresh(&ledger, 1).await);
+    drop(fresh(&ledger, 1).await.apply().unwrap());
+    fresh(&ledger, 1).await.apply().unwrap().finish(answer(1));
+}
+
+#[tokio::test]
+async fn memory_is_bounded_and_what_is_forgotten_is_refused() {
+    let ledger = Ledger::default();
+    let slow = fresh(&ledger, 1).await;
+    // Write 3 is late: it comes after many that were begun later.
+    for sequence in (2..=ANSWERS_MAX as u64 + 50).filter(|sequence| *sequence != 3) {
+        fresh(&ledger, sequence).await.apply().unwrap().finish(answer(sequence));
+    }
+    assert_eq!(ledger.begin(RUN, 2).await.unwrap_err().code, ErrorCode::Aborted);
+    assert_eq!(replay(&ledger, ANSWERS_MAX as u64).await.unwrap().versions, [ANSWERS_MAX as u64]);
+    let late = fresh(&ledger, 3).await;
+    slow.apply().unwrap().finish(answer(99));
+    drop(late);
+    fresh(&ledger, 3).await.apply().unwrap().finish(answer(5));
+    assert!(lock(&ledger.0).runs[&RUN].entries.len() <= ANSWERS_MAX + 1);
+
+    let large = || Ok(Remembered { versions: vec![0; ANSWER_BYTES_MAX / 8], values: None });
+    for sequence in 2000..2010 {
+        fresh(&ledger, sequence).await.apply().unwrap().finish(large());
+    }
+    assert!(lock(&ledger.0).runs[&RUN].answer_bytes <= ANSWER_BYTES_MAX);
+    assert!(replay(&ledger, 2009).await.is_ok(), "the last answer is always there");
+    ledger.forget(RUN);
+    assert!(lock(&ledger.0).runs.is_empty());
+}
+
+#[tokio::test]
+async fn runs_are_bounded() {
+    let ledger = Ledger::default();
+    for run in 1..=RUNS_MAX as u64 + 10 {
+        ledger.begin(RunId(run), 1).await.unwrap();
+    }
+    assert_eq!(lock(&ledger.0).runs.len(), RUNS_MAX);
+}
+
+#[test]
+fn only_small_values_are_kept() {
+    let small = Blocks::copy_of(&[1; 100]);
+    let large = Blocks::copy_of(&vec![1; VALUE_BYTES_MAX]);
+    let kept =
+        |blocks: &[&Blocks], want| Remembered::of(blocks.iter().map(|blocks| (1, *blocks)), want).values.is_some();
+    assert!(kept(&[&small], true));
+    assert!(!kept(&[&small], false));
+    assert!(!kept(&[&small, &large], true));
+}

@@ -1,0 +1,225 @@
+//! Names, types, limits, containers, attempts, waiting and staging.
+
+use super::*;
+use crate::error::ErrorCode;
+use crate::ids::{Attempt, Incarnation};
+use expect_test::expect;
+use std::time::Duration;
+
+fn attempt(leader: u64, number: u32) -> Option<Attempt> {
+    Some(Attempt { leader: Incarnation(leader), number })
+}
+
+#[test]
+fn another_type_is_refused_showing_both() {
+    let store = Store::default();
+    let container = open(&store);
+    initialize(&container, "w", &[1.0, 2.0]).unwrap();
+    let error = initialize(&container, "w", &[1.0]).unwrap_err();
+    expect!["invalid-argument: variable `w` is `f32[2]` here, but this call takes it for `f32[1]`"]
+        .assert_eq(&error.to_string());
+    let s32 = VariableRef { ty: TensorType::new(DType::S32, [2]), ..variable("w", 2) };
+    for error in [
+        container.pull(std::slice::from_ref(&s32)).unwrap_err(),
+        container.uninitialized(&[s32]).unwrap_err(),
+        container.push(vec![update("w", UpdateKind::Add, &[0; 12], None)], false).unwrap_err(),
+    ] {
+        assert_eq!(error.code, ErrorCode::InvalidArgument);
+        assert!(error.message.contains("`f32[2]`"), "{error}");
+    }
+    assert_eq!(read(&container, "w", 2), (vec![1.0, 2.0], 1));
+}
+
+#[test]
+fn uninitialized_names_all_that_are() {
+    let store = Store::default();
+    let container = open(&store);
+    initialize(&container, "b", &[1.0]).unwrap();
+    let error = container.pull(&["a", "b", "c"].map(|name| variable(name, 1))).unwrap_err();
+    assert_eq!((error.code, error.names.as_slice()), (ErrorCode::Uninitialized, &["a".to_owned(), "c".into()][..]));
+    let error = container.push(vec![update("c", UpdateKind::Assign, &[0; 4], None)], false).unwrap_err();
+    assert_eq!((error.code, error.names.as_slice()), (ErrorCode::Uninitialized, &["c".to_owned()][..]));
+    let many: Vec<_> = (0..1000).map(|index| variable(&format!("layer{index:0>100}"), 1)).collect();
+    let error = container.pull(&many).unwrap_err();
+    assert!(error.message.len() < 8192 && error.message.contains("and 961 more"), "{}", error.message);
+}
+
+#[test]
+fn stale_base_is_aborted_showing_both_versions_and_applies_nothing() {
+    let store = Store::default();
+    let container = open(&store);
+    for name in ["a", "b"] {
+        initialize(&container, name, &[1.0]).unwrap();
+    }
+    let one = f32s(&[1.0]);
+    container.push(vec![update("b", UpdateKind::Add, &one, Some(1))], false).unwrap();
+    let updates = vec![update("a", UpdateKind::Add, &one, None), update("b", UpdateKind::Add, &one, Some(1))];
+    let error = container.push(updates, false).unwrap_err();
+    expect!["aborted: variable `b` has version `2`, but the update is based on version `1`; read it again"]
+        .assert_eq(&error.to_string());
+    assert_eq!(read(&container, "a", 1), (vec![1.0], 1));
+    assert_eq!(read(&container, "b", 1), (vec![2.0], 2));
+}
+
+#[test]
+fn second_initialize_raises_the_version_unless_if_absent() {
+    let store = Store::default();
+    let container = open(&store);
+    assert_eq!(initialize(&container, "w", &[1.0]), Ok(vec![1]));
+    assert_eq!(initialize(&container, "w", &[2.0]), Ok(vec![2]));
+    let value = f32s(&[3.0]);
+    let if_absent = |name| vec![(variable(name, 1), Payload::Borrowed(&*value))];
+    assert_eq!(container.initialize(if_absent("w"), InitializeMode::IfAbsent), Ok(vec![2]));
+    assert_eq!(container.initialize(if_absent("x"), InitializeMode::IfAbsent), Ok(vec![1]));
+    assert_eq!(read(&container, "w", 1).0, [2.0]);
+    assert_eq!(read(&container, "x", 1).0, [3.0]);
+    let twice = [if_absent("y"), if_absent("y")].concat();
+    assert_eq!(container.initialize(twice, InitializeMode::Overwrite).unwrap_err().code, ErrorCode::InvalidArgument);
+    assert_eq!(container.len(), 2);
+}
+
+#[test]
+fn bytes_are_limited_and_come_back() {
+    let store = Store::new(StoreOptions { variable_bytes_max: Some(100), ..Default::default() });
+    let container = open(&store);
+    initialize(&container, "a", &[0.0; 20]).unwrap();
+    let error = initialize(&container, "b", &[0.0; 6]).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ResourceExhausted);
+    assert!(error.message.contains("--max-variable-bytes") && error.message.contains("`80`"), "{error}");
+    assert_eq!(container.check_initialize(&[variable("b", 6)]).unwrap_err().code, ErrorCode::ResourceExhausted);
+    assert_eq!(container.uninitialized(&[variable("b", 6)]), Ok(vec!["b".to_owned()]));
+    initialize(&container, "a", &[1.0; 20]).unwrap();
+    initialize(&container, "b", &[0.0; 5]).unwrap();
+    assert_eq!(store.variable_bytes(), 100);
+    assert_eq!(container.delete(&["a".into(), "none".into()]), Ok(1));
+    assert_eq!(store.variable_bytes(), 20);
+    assert_eq!(store.delete_container("default"), 1);
+    assert_eq!(store.variable_bytes(), 0);
+}
+
+#[test]
+fn names_are_checked() {
+    let ty = TensorType::new(DType::F32, [1]);
+    for good in ["w", "layer/1/weights:0", &"n".repeat(NAME_BYTES_MAX), "größe"] {
+        assert_eq!(check_variable(good, &ty), Ok(()));
+    }
+    for bad in ["", "a\u{0}", "tab\t", &"n".repeat(NAME_BYTES_MAX + 1)] {
+        assert_eq!(check_variable(bad, &ty).unwrap_err().code, ErrorCode::InvalidArgument, "{bad:?}");
+    }
+    let error = check_variable("w", &TensorType::new(DType::F64, [u64::MAX])).unwrap_err();
+    assert!(error.message.contains("`w`") && error.message.contains("overflows"), "{error}");
+}
+
+#[test]
+fn containers_do_not_meet() {
+    let store = Store::default();
+    let (a, b) = (store.open("a", None).unwrap(), store.open("b", None).unwrap());
+    initialize(&a, "w", &[1.0]).unwrap();
+    assert_eq!(b.pull(&[variable("w", 1)]).unwrap_err().code, ErrorCode::Uninitialized);
+    initialize(&b, "w", &[2.0, 3.0]).unwrap();
+    assert_eq!(store.delete_container("a"), 1);
+    assert_eq!(read(&b, "w", 2).0, [2.0, 3.0]);
+    let error = initialize(&a, "w", &[1.0]).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Aborted, "a write on its way must not reach the container's successor");
+    assert!(store.open("a", None).unwrap().is_empty());
+}
+
+#[test]
+fn new_attempt_begins_empty_and_older_ones_are_refused() {
+    let store = Store::default();
+    let first = store.open("default", attempt(1, 0)).unwrap();
+    initialize(&first, "w", &[1.0]).unwrap();
+    assert_eq!(store.open("default", attempt(1, 0)).unwrap().len(), 1);
+    assert_eq!(store.open("default", None).unwrap().len(), 1);
+
+    let second = store.open("default", attempt(1, 1)).unwrap();
+    assert!(second.is_empty());
+    assert_eq!(store.variable_bytes(), 0);
+    assert_eq!(store.open("default", attempt(1, 0)).unwrap_err().code, ErrorCode::Aborted);
+    assert_eq!(initialize(&first, "w", &[1.0]).unwrap_err().code, ErrorCode::Aborted);
+    initialize(&second, "w", &[2.0]).unwrap();
+
+    let other_leader = store.open("default", attempt(2, 0)).unwrap();
+    assert!(other_leader.is_empty(), "numbers are compared only within one leader");
+    let error = store.open("default", attempt(1, 7)).unwrap_err();
+    assert_eq!(error.code, ErrorCode::Aborted, "a leader that was replaced does not come back");
+    assert!(store.open("other", attempt(1, 7)).is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_with_the_last_initialize() {
+    let store = Store::default();
+    let container = open(&store);
+    let names = ["a", "b"].map(|name| variable(name, 1));
+    let waiting = tokio::spawn({
+        let (container, names) = (container.clone(), names.clone());
+        async move { container.wait_initialized(&names).await }
+    });
+    let hour = Duration::from_secs(3600);
+    let after = |wait| container.uninitialized_after(&names, tokio::time::sleep(wait));
+    assert_eq!(after(Duration::ZERO).await, Ok(vec!["a".to_owned(), "b".into()]));
+    initialize(&container, "a", &[1.0]).unwrap();
+    assert_eq!(after(hour).await, Ok(vec!["b".to_owned()]));
+    assert!(!waiting.is_finished());
+    initialize(&container, "b", &[1.0]).unwrap();
+    assert_eq!(waiting.await.unwrap(), Ok(()));
+    assert_eq!(after(hour).await, Ok(vec![]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiting_ends_with_the_container_and_with_a_wrong_type() {
+    let store = Store::default();
+    let wait = |names: [VariableRef; 1]| {
+        let container = open(&store);
+        tokio::spawn(async move { container.wait_initialized(&names).await })
+    };
+    let (never, wrong) = (wait([variable("never", 1)]), wait([variable("w", 2)]));
+    tokio::task::yield_now().await;
+    initialize(&open(&store), "w", &[1.0]).unwrap();
+    assert_eq!(wrong.await.unwrap().unwrap_err().code, ErrorCode::InvalidArgument);
+    store.open("default", attempt(1, 0)).unwrap();
+    assert!(!never.is_finished(), "the first attempt of a container keeps what is there");
+    store.open("default", attempt(1, 1)).unwrap();
+    assert_eq!(never.await.unwrap().unwrap_err().code, ErrorCode::Aborted);
+}
+
+#[test]
+fn two_hundred_thousand_small_variables_initialize_and_pull() {
+    const COUNT: usize = 200_000;
+    let store = Store::default();
+    let container = open(&store);
+    let variables: Vec<_> = (0..COUNT).map(|index| variable(&format!("v{index}"), 1)).collect();
+    let data: Vec<_> = (0..COUNT).map(|index| (index as f32).to_le_bytes()).collect();
+    for (variables, data) in variables.chunks(8192).zip(data.chunks(8192)) {
+        let values = variables.iter().cloned().zip(data.iter().map(|data| Payload::Borrowed(&data[..]))).collect();
+        container.initialize(values, InitializeMode::Overwrite).unwrap();
+    }
+    assert_eq!(container.uninitialized(&variables), Ok(vec![]));
+    let snapshots = container.pull(&variables).unwrap();
+    assert!(snapshots.iter().zip(&data).all(|(snapshot, data)| snapshot.blocks.contiguous() == data[..]));
+    assert_eq!(store.variable_bytes(), 4 * COUNT as u64);
+}
+
+#[tokio::test(start_paused = true)]
+async fn staging_waits_for_room_and_gives_it_back() {
+    let store = Store::new(StoreOptions { staged_bytes_max: 3 << 20, ..Default::default() });
+    let two_mib = TensorType::new(DType::U8, [2 << 20]);
+    let mut first = Staging::reserve(&store, [&two_mib]).await.unwrap();
+    first.append(0, &vec![7; 3 << 19]);
+    assert_eq!((store.staged_bytes(), first.bytes()), (3 << 19, 3 << 19));
+    let second = {
+        let (store, two_mib) = (store.clone(), two_mib.clone());
+        tokio::spawn(async move { Staging::reserve(&store, [&two_mib]).await })
+    };
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!second.is_finished(), "both together are above the budget");
+    drop(first);
+    drop(second.await.unwrap().unwrap());
+    let larger = TensorType::new(DType::U8, [100 << 20]);
+    let mut alone = Staging::reserve(&store, [&larger]).await.unwrap();
+    alone.append(0, &[1, 2]);
+    alone.append(0, &[3]);
+    assert_eq!(alone.take()[0].contiguous(), [1, 2, 3][..]);
+    drop(alone);
+    assert_eq!((store.staged_bytes(), store.staged_bytes_peak()), (0, 3 << 19));
+}

@@ -1,0 +1,173 @@
+//! The standard server and its clients, over real sockets on loopback.
+//!
+//! Every listener is bound by the test. What has to be cut goes through a [`Relay`], whose connections the test breaks.
+
+use dchost::attend::Replication;
+use dchost::client::channel::{Peers, PeersOptions};
+use dchost::cluster::{ClusterSpec, Task, TaskType};
+use dchost::ids::{Caller, Incarnation, RunId};
+use dchost::server::cluster::LeaderPart;
+use dchost::server::guard::{Guard, authorize};
+use dchost::server::variables::VariablesService;
+use dchost::server::{Server, ServerOptions};
+use dchost::variables::Store;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+mod attend;
+mod calls;
+mod service;
+
+/// What no test should ever wait for.
+const LONG: Duration = Duration::from_secs(30);
+
+const PS: Task = Task::new(TaskType::Ps, 0);
+const WORKER: Task = Task::new(TaskType::Worker, 0);
+
+/// A running server.
+struct Running {
+    addr: SocketAddr,
+    guard: Guard,
+    shutdown: CancellationToken,
+    serving: JoinHandle<()>,
+}
+
+impl Running {
+    async fn stop(self) {
+        self.shutdown.cancel();
+        tokio::time::timeout(LONG, self.serving).await.expect("shutdown is bounded").expect("the server doesn't panic");
+    }
+}
+
+fn listener() -> std::net::TcpListener {
+    std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port")
+}
+
+fn options(task: Task, incarnation: u64, listener: std::net::TcpListener) -> ServerOptions {
+    ServerOptions {
+        task,
+        incarnation: Incarnation(incarnation),
+        listener,
+        cluster: ClusterSpec::new().with_job(TaskType::Ps, ["ps.test:1"]).with_job(TaskType::Worker, ["worker.test:1"]),
+        leader: None,
+        list_variables: None,
+        rejoin_timeout: LONG,
+        authorize: Arc::new(authorize),
+    }
+}
+
+/// Starts a server with all services.
+fn start(options: ServerOptions) -> Running {
+    let server = Server::new(options).expect("the listener is good");
+    let (addr, guard, shutdown) = (server.local_addr(), server.guard(), CancellationToken::new());
+    let variables = VariablesService::new(guard.clone(), Store::default()).into_server();
+    let serving = server.with_service(variables).run(shutdown.clone());
+    let serving = tokio::spawn(async move { serving.await.expect("the transport serves") });
+    Running { addr, guard, shutdown, serving }
+}
+
+fn caller(run: u64) -> Caller {
+    Caller { container: "default".into(), task: Some(WORKER), run_id: RunId(run), attempt: None }
+}
+
+/// Channels of a run to one ps at `address`.
+fn peers(address: impl ToString, connect_timeout: Duration, rejoin_timeout: Duration) -> Peers {
+    Peers::new(PeersOptions {
+        cluster: ClusterSpec::new().with_job(TaskType::Ps, [address.to_string()]),
+        caller: caller(1),
+        runtime: Handle::current(),
+        connect_timeout,
+        rejoin_timeout,
+    })
+}
+
+/// Waits until `condition` holds.
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let polled = async {
+        while !condition() {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    };
+    tokio::time::timeout(LONG, polled).await.unwrap_or_else(|_| panic!("waited in vain: {what}"));
+}
+
+/// A TCP relay whose connections the test cuts.
+struct Relay {
+    addr: SocketAddr,
+    cut: Arc<Mutex<CancellationToken>>,
+    accepting: JoinHandle<()>,
+}
+
+impl Relay {
+    async fn to(target: SocketAddr) -> Relay {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let addr = listener.local_addr().expect("it is bound");
+        let cut = Arc::new(Mutex::new(CancellationToken::new()));
+        let current = cut.clone();
+        let accepting = tokio::spawn(async move {
+            loop {
+                let Ok((mut inbound, _)) = listener.accept().await else { return };
+                let cut = current.lock().expect("no panic above").clone();
+                tokio::spawn(async move {
+                    if cut.is_cancelled() {
+                        return;
+                    }
+                    let Ok(mut outbound) = TcpStream::connect(target).await else { return };
+                    tokio::select! {
+                        () = cut.cancelled() => {}
+                        _ = tokio::io::copy_bidirectional(&mut inbound, &mut outbound) => {}
+                    }
+                });
+            }
+        });
+        Relay { addr, cut, accepting }
+    }
+
+    /// Breaks all connections; new ones are relayed.
+    fn cut(&self) {
+        let mut cut = self.cut.lock().expect("no panic above");
+        std::mem::take(&mut *cut).cancel();
+    }
+
+    /// Breaks all connections, and every new one.
+    fn sever(&self) {
+        self.cut.lock().expect("no panic above").cancel();
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.accepting.abort();
+    }
+}
+
+/// Holds a port that refuses connections until it is told to listen.
+struct Refusing {
+    socket: tokio::net::TcpSocket,
+    addr: SocketAddr,
+}
+
+impl Refusing {
+    fn new() -> Self {
+        let socket = tokio::net::TcpSocket::new_v4().expect("there are sockets");
+        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("loopback has a free port");
+        let addr = socket.local_addr().expect("it is bound");
+        Refusing { socket, addr }
+    }
+
+    fn listen(self) -> std::net::TcpListener {
+        self.socket.listen(64).and_then(TcpListener::into_std).expect("a bound socket can listen")
+    }
+}
+
+fn with_leader(mut options: ServerOptions, leader: LeaderPart) -> ServerOptions {
+    options.leader = Some(leader);
+    options
+}
+
+const BETWEEN_GRAPH: Replication = Replication::BetweenGraph;

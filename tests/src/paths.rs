@@ -1,0 +1,35 @@
+//! Where the programs under test are.
+
+use anyhow::{Context, Result, ensure};
+use std::path::PathBuf;
+
+/// The dchost binary: `DCHOST_BIN`, else the one that was built beside this test.
+///
+/// # Errors
+/// There is none; says how to build it.
+pub fn dchost() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("DCHOST_BIN").map(PathBuf::from) {
+        ensure!(path.is_file(), "DCHOST_BIN is `{}`, which is no file", path.display());
+        return Ok(path);
+    }
+    // Tests run from target/PROFILE/deps/NAME-HASH.
+    let test = std::env::current_exe().context("find this test's own path")?;
+    let profile = test.ancestors().nth(2).context("find the folder above target/PROFILE/deps")?;
+    let path = profile.join("dchost");
+    ensure!(path.is_file(), "no dchost at `{}`, run `cargo build -p dchost` or set DCHOST_BIN", path.display());
+    Ok(path)
+}
+
+/// The component of an example (`counter`) or a test guest (`worker_error`).
+///
+/// # Errors
+/// It isn't built; says how to build it.
+pub fn guest(name: &str) -> Result<PathBuf> {
+    let test = std::env::current_exe().context("find this test's own path")?;
+    let target = test.ancestors().nth(3).context("find the target folder")?;
+    let folder = target.join("wasm32-wasip2/guest");
+    let file = format!("{}.wasm", name.replace('-', "_"));
+    let places = [folder.join(&file), folder.join("examples").join(&file)];
+    let found = places.iter().find(|path| path.is_file());
+    found.cloned().with_context(|| format!("no guest `{name}` in `{}`, run `cargo xtask guests`", folder.display()))
+}
