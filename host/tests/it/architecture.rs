@@ -37,9 +37,8 @@ const LONG: &[(&str, &str)] = &[];
 /// Lines of a file. Longer ones are rarely one idea.
 const LINES_MAX: usize = 600;
 
-/// Test code that sleeps on the real clock, and why that is no wait for time to pass.
-const SLEEPS: &[(&str, &str)] =
-    &[("host/tests/it/grpc.rs", "asks again and again for a condition, under a deadline, on real sockets")];
+/// Test code that sleeps on the real clock other than between two looks at a condition or as a deadline, and why.
+const SLEEPS: &[(&str, &str)] = &[];
 
 /// The top-level module of a file of the host.
 fn module(source: &Source) -> &str {
@@ -168,9 +167,11 @@ fn only_main_exits_the_process() {
 fn only_config_reads_the_environment() {
     let sources = sources("host/src/");
     let words = ["from_env", "from_default_env", "try_from_default_env", "env::temp_dir"];
-    let variables = ["env::var*", "env::set_var", "env::remove_var", "env::args*", "env::{"];
+    let variables = ["env::var*", "env::set_var", "env::remove_var", "env::{"];
     let words: Vec<&str> = words.into_iter().chain(variables).collect();
-    none("`config` reads it before any port is bound", naming(&sources, &words, |source| module(source) != "config"));
+    let mut findings = naming(&sources, &words, |source| module(source) != "config");
+    findings.extend(naming(&sources, &["env::args*"], |source| module(source) != "main"));
+    none("`config` reads it before any port is bound; `main` hands it the arguments", findings);
 }
 
 #[test]
@@ -237,10 +238,17 @@ fn nothing_is_left_for_later() {
 fn tests_wait_for_conditions_and_not_for_time() {
     let mut found = BTreeMap::new();
     for source in sources("").into_iter().filter(|source| !source.path.starts_with("tests/guests/")) {
+        let tests = source.tests();
+        let lines: Vec<&str> = tests.lines().collect();
         // On a paused clock tokio's sleep takes no time.
         let word = if source.code.contains("start_paused") { "thread::sleep" } else { "sleep" };
-        if !lines_with(&source.tests(), word).is_empty() {
-            found.insert(source.path.clone(), format!("its tests call `{word}`"));
+        for number in lines_with(&tests, word) {
+            let (line, before) = (lines[number - 1], lines[..number - 1].iter().rfind(|line| !line.trim().is_empty()));
+            let asks_again = before.is_some_and(|before| before.contains("while "));
+            let is_deadline = line.contains("=>");
+            if line.contains("sleep(") && !asks_again && !is_deadline {
+                found.insert(source.path.clone(), format!("line {number} sleeps"));
+            }
         }
     }
     only_listed("a test that sleeps is slow, or wrong on a slow machine", found, SLEEPS);
