@@ -93,6 +93,14 @@ pub fn twin(key: &str) -> String {
     format!("DCHOST_{}", key.to_uppercase().replace('-', "_"))
 }
 
+/// Finds this program's own file, which `dchost launch` starts for each task.
+///
+/// # Errors
+/// The system doesn't tell.
+pub fn program() -> std::io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
 /// What a run needs.
 #[derive(Debug)]
 pub struct RunConfig {

@@ -10,10 +10,14 @@ mod lines;
 mod supervise;
 mod table;
 
+use crate::cli::{self, LogFormat};
 use crate::cluster::{Task, TaskType};
+use crate::config::{self, Environment, LaunchConfig, LogConfig};
 use crate::coordinator::console::{LineFormat, ProgressMode, Screen, Stream, json_line};
+use crate::coordinator::resolve::values::EndRule;
 use crate::exit::Exit;
 use crate::handles::Level;
+use anyhow::Context as _;
 use child::{Child, ChildCommand, Display};
 use layout::Layout;
 use std::ffi::{OsStr, OsString};
@@ -117,6 +121,51 @@ pub(crate) enum Event {
     Signal(StopSignal),
 }
 
+/// Reads the configuration, and runs a whole cluster to its end.
+///
+/// # Errors
+/// The configuration is refused ([`Faults`](crate::coordinator::resolve::Faults)), before anything is bound or started;
+/// [`LaunchError`], which knows its exit code.
+pub fn run(args: &cli::Launch, log: LogConfig, environment: &Environment) -> anyhow::Result<Exit> {
+    let config = config::launch(args, environment)?;
+    for warning in &config.settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let program = config::program().context("find this program's own file")?;
+    Ok(launch(&options(args, config, log, environment, program))?)
+}
+
+/// Makes the options of a launch from what was read.
+fn options(
+    args: &cli::Launch,
+    config: LaunchConfig,
+    log: LogConfig,
+    environment: &Environment,
+    program: PathBuf,
+) -> LaunchOptions {
+    // Who needs the module gets it by name below.
+    let is_module = |flag: &OsString| flag.as_encoded_bytes().starts_with(b"--module=");
+    let flags = config.child_arguments.into_iter().filter(|flag| !is_module(flag)).chain(log.child_arguments());
+    LaunchOptions {
+        workers: args.workers,
+        chief: args.chief,
+        ps: args.ps,
+        evaluator: args.evaluator,
+        module: config.module,
+        program,
+        program_args: Vec::new(),
+        flags: flags.collect(),
+        guest_args: config.guest_args.into_iter().map(OsString::from).collect(),
+        environment: environment.variables().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
+        end_never: config.settings.end.value == EndRule::Never,
+        format: match log.format {
+            LogFormat::Text => LineFormat::Text,
+            LogFormat::Json => LineFormat::Json,
+        },
+        color: !environment.is_set("NO_COLOR"),
+    }
+}
+
 /// Runs the cluster until every task has ended, and returns the first cause's exit.
 ///
 /// Blocks the thread; starts threads of its own and needs no runtime. A thread that waits for signals stays until the
@@ -124,7 +173,7 @@ pub(crate) enum Event {
 ///
 /// # Errors
 /// Nothing runs any more when it fails: see [`LaunchError`].
-pub fn run(options: &LaunchOptions) -> Result<Exit, LaunchError> {
+pub fn launch(options: &LaunchOptions) -> Result<Exit, LaunchError> {
     let mode = if options.format == LineFormat::Json { ProgressMode::Lines } else { ProgressMode::of_stderr() };
     let (events, received) = mpsc::channel();
     // Before the first child, so that a signal during the start finds somebody who ends the children.

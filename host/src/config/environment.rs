@@ -27,6 +27,11 @@ impl Environment {
         self.variables.keys().filter_map(|name| name.to_str())
     }
 
+    /// Every variable with its value, for a child's environment.
+    pub fn variables(&self) -> impl Iterator<Item = (&OsStr, &OsStr)> {
+        self.variables.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str()))
+    }
+
     /// The value of a variable that must be text; none where it is not set.
     ///
     /// # Errors

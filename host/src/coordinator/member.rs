@@ -85,6 +85,7 @@ pub struct MemberHandle {
     training: watch::Receiver<Training>,
     interrupt: watch::Receiver<Option<Error>>,
     overdue: watch::Receiver<bool>,
+    chief_ended: watch::Receiver<Option<Error>>,
     departure: watch::Receiver<Option<Departure>>,
 }
 
@@ -107,6 +108,7 @@ struct Outlets {
     training: watch::Sender<Training>,
     interrupt: watch::Sender<Option<Error>>,
     overdue: watch::Sender<bool>,
+    chief_ended: watch::Sender<Option<Error>>,
     departure: watch::Sender<Option<Departure>>,
 }
 
@@ -120,6 +122,7 @@ impl Member {
             training: watch::Sender::new(Training::default()),
             interrupt: watch::Sender::new(None),
             overdue: watch::Sender::new(false),
+            chief_ended: watch::Sender::new(None),
             departure: watch::Sender::new(None),
         };
         let handle = MemberHandle {
@@ -130,6 +133,7 @@ impl Member {
             training: outlets.training.subscribe(),
             interrupt: outlets.interrupt.subscribe(),
             overdue: outlets.overdue.subscribe(),
+            chief_ended: outlets.chief_ended.subscribe(),
             departure: outlets.departure.subscribe(),
         };
         (Member { options, commands, outlets }, handle)
@@ -177,6 +181,11 @@ impl MemberHandle {
             // The member departed before the time was over, and with it its clock.
             std::future::pending::<()>().await;
         }
+    }
+
+    /// Set once the chief's run has ended, well or not: nobody will initialize variables any more.
+    pub fn chief_ended(&self) -> watch::Receiver<Option<Error>> {
+        self.chief_ended.clone()
     }
 
     /// What a run that ended after the interrupt, with no failure of its own, exits with: 201 if the cause was never
@@ -491,10 +500,17 @@ impl Service {
                 self.end_delivered = true;
                 self.answer_end(true);
             }
-            LeaderEvent::Task { task, state, message } => match state {
-                TaskState::Lost | TaskState::Suspect => warn!(%task, ?state, "{message}"),
-                _ => info!(%task, ?state, "{message}"),
-            },
+            LeaderEvent::Task { task, state, message } => {
+                if task == self.options.leader && matches!(state, TaskState::Ended | TaskState::Lost) {
+                    let text = format!("the run of {task}, which initializes variables, has ended");
+                    let error = Error::new(ErrorCode::PeerFailed, text).with_tasks([task]);
+                    self.outlets.chief_ended.send_replace(Some(error));
+                }
+                match state {
+                    TaskState::Lost | TaskState::Suspect => warn!("{task} is {state:?}: {message}"),
+                    _ => info!("{task} is {state:?}{}{message}", if message.is_empty() { "" } else { ": " }),
+                }
+            }
             LeaderEvent::TrainingEnded { cause } => self.training_ended(cause),
             LeaderEvent::JobEnded { cause } => self.job_ended(cause),
             LeaderEvent::AttemptBegins { attempt, cause } => {

@@ -186,3 +186,32 @@ fn what_cannot_be_launched_is_refused_before_anything_starts() {
     check(&|options| options.module = "/".into(), Exit::Refused, "--module");
     check(&|options| options.program = "/no/such/program".into(), Exit::Files, "worker:0 from `/no/such/program`");
 }
+
+#[test]
+fn flags_environment_and_log_reach_the_tasks_as_flags() {
+    use clap::Parser as _;
+    let line = "dchost launch --workers 2 --ps 1 --module m.wasm --end never -v -- --epochs 3";
+    let cli = cli::Cli::try_parse_from(line.split(' ')).expect("it parses");
+    let Some(cli::Command::Launch(args)) = &cli.command else { panic!("no launch") };
+    let environment: Environment =
+        [("DCHOST_TIMEOUT", "9s"), ("NO_COLOR", "1"), ("HOME", "/home/me"), ("TF_CONFIG", "{}")].into_iter().collect();
+    let log = config::log(&cli.log, &environment).expect("no faults");
+    let config = config::launch(args, &environment).expect("no faults");
+    let options = options(args, config, log, &environment, "/bin/dchost".into());
+
+    let flags: Vec<_> = options.flags.iter().map(|flag| flag.to_string_lossy().into_owned()).collect();
+    for flag in ["--end=never", "--connect-timeout=1m", "--timeout=9s", "-v"] {
+        assert!(flags.iter().any(|given| given == flag), "no {flag} in {flags:?}");
+    }
+    assert!(!flags.iter().any(|flag| flag.contains("module")), "{flags:?}");
+    assert_eq!((options.workers, options.ps, options.end_never, options.color), (2, 1, true, false));
+    assert_eq!(options.module, Path::new("m.wasm"));
+    let of = |task| arguments(&options, task, "{}");
+    let has_module = |args: &[OsString]| args.windows(2).any(|two| two == ["--module", "m.wasm"]);
+    assert!(has_module(&of(Task::new(TaskType::Worker, 1))));
+    assert!(!has_module(&of(Task::new(TaskType::Ps, 0))));
+    assert_eq!(of(Task::new(TaskType::Ps, 0)).split_off(flags.len() + 5), ["--", "--epochs", "3"]);
+    let inherited: Vec<_> =
+        options.environment.iter().map(|(name, _)| name).filter(|name| is_inherited(name)).collect();
+    assert_eq!(inherited, ["HOME", "NO_COLOR"]);
+}
