@@ -85,7 +85,9 @@ pub fn of_refusal(exit: Exit, leader: Task, address: &str, error: &AttendError) 
         }
         AttendError::Unreachable(why) => Outcome::failed(
             exit,
-            format!("the leader {leader} at `{address}` could not be reached: {why}; start it, or see --connect-timeout"),
+            format!(
+                "the leader {leader} at `{address}` could not be reached: {why}; start it, or see --connect-timeout"
+            ),
         ),
         AttendError::Refused(error) => Outcome::failed(exit, format!("the leader {leader} refuses this task: {error}")),
     }

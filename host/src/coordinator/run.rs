@@ -89,7 +89,10 @@ impl Process {
             [] => self.join(listener, &stop).await,
             [context] => {
                 let Some(module) = module else {
-                    return Outcome::failed(Exit::Bug, "a run was planned without a module; a bug in dchost, please report it");
+                    return Outcome::failed(
+                        Exit::Bug,
+                        "a run was planned without a module; a bug in dchost, please report it",
+                    );
                 };
                 let context = Arc::new(context.clone());
                 match self.resolved.task {
@@ -97,7 +100,9 @@ impl Process {
                     None => self.run_local(&module, context, &stop).await,
                 }
             }
-            several => Outcome::failed(Exit::Refused, format!("{} runs in one process are not served yet", several.len())),
+            several => {
+                Outcome::failed(Exit::Refused, format!("{} runs in one process are not served yet", several.len()))
+            }
         }
     }
 
@@ -128,7 +133,10 @@ impl Process {
     /// Serves until the job has ended.
     async fn join(&self, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
         let Some(task) = self.resolved.task else {
-            return Outcome::failed(Exit::Bug, "a server was planned without a task; a bug in dchost, please report it");
+            return Outcome::failed(
+                Exit::Bug,
+                "a server was planned without a task; a bug in dchost, please report it",
+            );
         };
         let standing = match Standing::start(&self.resolved, task, listener, &self.store(), None, None).await {
             Ok(standing) => standing,
@@ -169,7 +177,8 @@ impl Process {
             }
         };
         let attempt = registered.map(|registered| registered.attempt);
-        let caller = Caller { container: self.resolved.container.clone(), task: Some(task), run_id: standing.run_id, attempt };
+        let caller =
+            Caller { container: self.resolved.container.clone(), task: Some(task), run_id: standing.run_id, attempt };
         let peers = Peers::new(PeersOptions {
             cluster: self.resolved.cluster.clone(),
             caller,
@@ -204,7 +213,12 @@ impl Process {
             Ok(registered) => Ok(Some(registered)),
             Err(error) => {
                 let address = self.resolved.cluster.address(leader).unwrap_or_default();
-                Err(outcome::of_refusal(Exit::from_code(refusal_exit_code(&error)).unwrap_or(Exit::Bug), leader, address, &error))
+                Err(outcome::of_refusal(
+                    Exit::from_code(refusal_exit_code(&error)).unwrap_or(Exit::Bug),
+                    leader,
+                    address,
+                    &error,
+                ))
             }
         }
     }
@@ -281,7 +295,10 @@ impl Process {
     }
 
     fn store(&self) -> Store {
-        Store::new(StoreOptions { variable_bytes_max: self.resolved.limits.variable_bytes_max, ..StoreOptions::default() })
+        Store::new(StoreOptions {
+            variable_bytes_max: self.resolved.limits.variable_bytes_max,
+            ..StoreOptions::default()
+        })
     }
 
     fn local_variables(&self, store: &Store, attempt: Option<crate::ids::Attempt>) -> Arc<dyn TaskVariables> {

@@ -3,7 +3,6 @@
 //! One task owns [`Lifetime`] and [`Barriers`]. Everything reaches it through one bounded queue, so that events have one
 //! order; what it has to wait for (a stream's next message, a probe) waits in small tasks that feed the queue.
 
-mod part;
 mod report;
 
 use crate::attend::{AttendError, BarrierArrival, Cause, LeaderEvent, MemberMessage, Registered, Registration};

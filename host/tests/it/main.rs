@@ -1,6 +1,7 @@
 //! Integration tests of the library: one binary, a module for each subject.
 
 mod architecture;
+mod command_line;
 mod grpc;
 mod oracle;
 mod variables;

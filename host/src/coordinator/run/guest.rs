@@ -87,9 +87,10 @@ pub(super) async fn run(
     };
     match over {
         Over::Returned(Ok(report)) => Ended::Run(outcome::of_run(&report, cluster_end(member))),
-        Over::Returned(Err(error)) => {
-            Ended::Run(Outcome::failed(Exit::Bug, format!("the run's task failed: {error}; a bug in dchost, please report it")))
-        }
+        Over::Returned(Err(error)) => Ended::Run(Outcome::failed(
+            Exit::Bug,
+            format!("the run's task failed: {error}; a bug in dchost, please report it"),
+        )),
         Over::Overdue => {
             let place = place();
             guest.abort();
@@ -122,7 +123,10 @@ enum Over<R> {
 }
 
 /// Passes the cluster's interrupt on to the run; never ends.
-async fn interrupted(member: Option<&MemberHandle>, interrupt: &watch::Sender<Option<Error>>) -> std::convert::Infallible {
+async fn interrupted(
+    member: Option<&MemberHandle>,
+    interrupt: &watch::Sender<Option<Error>>,
+) -> std::convert::Infallible {
     if let Some(member) = member {
         let mut cluster = member.interrupt();
         if let Ok(error) = cluster.wait_for(Option::is_some).await {

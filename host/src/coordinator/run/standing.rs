@@ -13,10 +13,9 @@ use crate::exit::Exit;
 use crate::handles::{Attend, Probe};
 use crate::ids::{Incarnation, RunId};
 use crate::lifetime;
-use crate::server::cluster::VariableRow;
+use crate::server::cluster::LeaderPart;
 use crate::server::guard::{Guard, authorize};
 use crate::server::leader::{JobEnd, Leader, LeaderHandle, LeaderOptions};
-use crate::server::variables::VariablesService;
 use crate::server::{Server, ServerOptions};
 use crate::variables::Store;
 use std::io;
@@ -93,7 +92,10 @@ impl Standing {
                     Outcome::failed(Exit::Files, format!("the server of {task} doesn't start: {error}"))
                 })?;
                 let shutdown = shutdown.clone();
-                (Some(tokio::spawn(async move { server.run(shutdown).await.map_err(|error| error.to_string()) })), Some(guard))
+                (
+                    Some(tokio::spawn(async move { server.run(shutdown).await.map_err(|error| error.to_string()) })),
+                    Some(guard),
+                )
             }
             None => (None, None),
         };
@@ -129,16 +131,12 @@ impl Standing {
                 rejoin_timeout: resolved.rejoin_timeout,
             });
             tokio::spawn(member.run(shutdown.clone()));
+            if let Some(guard) = &guard {
+                tokio::spawn(adopt(guard.clone(), resolved.container.clone(), handle.clone(), shutdown.clone()));
+            }
             handle
         });
-        Ok(Standing {
-            run_id,
-            member,
-            leader: Mutex::new(leader),
-            server: Mutex::new(server),
-            guard,
-            shutdown,
-        })
+        Ok(Standing { run_id, member, leader: Mutex::new(leader), server: Mutex::new(server), guard, shutdown })
     }
 
     /// Waits until a task that only serves may leave. Never ends where there is no leader to say so.
@@ -189,9 +187,10 @@ impl Standing {
                     (_, own) => own,
                 }
             }
-            Err(error) => {
-                Outcome::failed(Exit::Bug, format!("the leader's service failed: {error}; a bug in dchost, please report it"))
-            }
+            Err(error) => Outcome::failed(
+                Exit::Bug,
+                format!("the leader's service failed: {error}; a bug in dchost, please report it"),
+            ),
         }
     }
 
@@ -211,6 +210,23 @@ impl Standing {
     /// Ends the server and everything else without waiting.
     pub(super) fn cut(&self) {
         self.shutdown.cancel();
+    }
+}
+
+/// Tells the server of each attempt, so that what was stored for the one before is gone before the first call.
+async fn adopt(guard: Guard, container: String, member: MemberHandle, shutdown: CancellationToken) {
+    let mut attempts = member.attempts();
+    loop {
+        let attempt = *attempts.borrow_and_update();
+        if let Some(attempt) = attempt
+            && let Err(error) = guard.adopt(&container, attempt)
+        {
+            tracing::warn!("this server keeps to the attempt before: {error}");
+        }
+        tokio::select! {
+            changed = attempts.changed() => if changed.is_err() { return },
+            () = shutdown.cancelled() => return,
+        }
     }
 }
 
@@ -250,28 +266,18 @@ fn serve(
     store: &Store,
     leader: Option<&LeaderHandle>,
 ) -> io::Result<(Server, Guard)> {
-    let listed = store.clone();
     let server = Server::new(ServerOptions {
         task,
         incarnation,
         listener,
         cluster: resolved.cluster.clone(),
-        leader: leader.map(LeaderHandle::part),
-        list_variables: Some(Arc::new(move || {
-            let row = |status: crate::variables::VariableStatus| VariableRow {
-                container: status.container,
-                name: status.name,
-                bytes: status.bytes,
-                version: status.version,
-            };
-            listed.statuses().into_iter().map(row).collect()
-        })),
+        leader: leader.cloned().map(LeaderPart::from),
+        store: store.clone(),
         rejoin_timeout: resolved.rejoin_timeout,
         authorize: Arc::new(authorize),
     })?;
     let guard = server.guard();
     info!("{task} serves on {} as incarnation {incarnation}", server.local_addr());
-    let server = server.with_service(VariablesService::new(guard.clone(), store.clone()).into_server());
     Ok((server, guard))
 }
 

@@ -73,9 +73,7 @@ impl Stop {
                     None => std::future::pending().await,
                 }
             };
-            let launcher = async {
-                if launched { launcher_gone().await } else { std::future::pending().await }
-            };
+            let launcher = async { if launched { launcher_gone().await } else { std::future::pending().await } };
             let reason = tokio::select! {
                 _ = interrupt.recv() => Reason::Interrupted,
                 _ = terminate.recv() => Reason::Terminated,
