@@ -2,8 +2,12 @@
 
 use crate::data::Images;
 use crate::options::Options;
-use crate::shared::{POLL_INTERVAL, Shared};
+use crate::shared::Shared;
 use dchost_guest::{Result, WorkerContext, info};
+use std::time::Duration;
+
+/// Time between two evaluations: often enough to watch a short training, seldom enough to leave the processor to it.
+const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Measures the accuracy on held-out images again and again while others train, and once more when they have ended.
 pub(crate) fn run(ctx: &WorkerContext, options: &Options, held_out: &Images) -> Result<f64> {
@@ -20,7 +24,7 @@ pub(crate) fn run(ctx: &WorkerContext, options: &Options, held_out: &Images) -> 
             info!(ctx, "{note}");
             evaluated = Some(step);
         }
-        std::thread::sleep(POLL_INTERVAL);
+        std::thread::sleep(INTERVAL);
     }
     report(ctx, &shared, held_out)
 }

@@ -4,8 +4,8 @@ use crate::network::Parameters;
 use dchost_guest::{Change, Result, Variable, WorkerContext};
 use std::time::Duration;
 
-/// How often a task looks again at what it can only ask for.
-pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(50);
+/// Time between two looks at a counter.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Variables that all tasks share. Where each lives is left to the host: on a ps task, without ps tasks on the leader.
 pub(crate) struct Shared {

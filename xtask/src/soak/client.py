@@ -3,6 +3,7 @@
 Usage: client.py ADDRESS
 """
 
+import random
 import sys
 
 import grpc
@@ -82,7 +83,10 @@ def main():
         request_serializer=request_class.SerializeToString,
         response_deserializer=response_class.FromString,
     )
-    request = json_format.ParseDict({"header": {"protocol": 1, "container": "default"}}, request_class())
+    # A tool is a caller without a task; its id is random, as that of every run.
+    caller = {"runId": str(random.getrandbits(64))}
+    header = {"protocol": 1, "container": "default", "caller": caller}
+    request = json_format.ParseDict({"header": header}, request_class())
     response = get_status(request, timeout=CALL_TIMEOUT_S)
     print("status:", json_format.MessageToJson(response))
     if response.header.incarnation == 0:
