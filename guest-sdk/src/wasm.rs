@@ -23,7 +23,7 @@ pub mod bindings {
 }
 
 /// The only run of this component instance.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Context;
 
 /// A declared variable, and its type in the host's words.
@@ -35,14 +35,14 @@ pub(crate) struct Variable {
 
 /// An answer that comes later.
 pub(crate) struct Pending {
-    handle: pending::Pending,
-    /// Made when it is first asked for.
+    /// Made when it is first asked for. Stands first to be dropped first: some hosts hold it to be the handle's child.
     pollable: OnceCell<bindings::wasi::io::poll::Pollable>,
+    handle: pending::Pending,
 }
 
 impl Pending {
     fn new(handle: pending::Pending) -> Self {
-        Pending { handle, pollable: OnceCell::new() }
+        Pending { pollable: OnceCell::new(), handle }
     }
 
     pub(crate) fn is_ready(&self) -> bool {

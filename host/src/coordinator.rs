@@ -4,6 +4,7 @@ pub mod console;
 pub mod launched;
 pub mod local;
 pub mod member;
+pub mod outcome;
 pub mod placement;
 pub mod plan;
 pub mod resolve;

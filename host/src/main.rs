@@ -4,6 +4,7 @@ use clap::Parser as _;
 use dchost::cli::{Cli, Command, LogFormat};
 use dchost::commands::{self, launch::LaunchError};
 use dchost::config::{self, Environment, LogConfig};
+use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
@@ -26,10 +27,11 @@ fn main() -> ExitCode {
         Ok(log) => (log, None),
         Err((log, faults)) => (log, Some(faults)),
     };
-    commands::logging::start(log, std::io::stderr);
+    let output = LogOutput::default();
+    commands::logging::start(log, output.clone());
     let result = match (faults, &cli.command) {
         (Some(faults), _) => Err(faults.into()),
-        (None, None) => commands::run::run(&cli.run, &environment),
+        (None, None) => commands::run::run(&cli.run, log, &output, &environment),
         (None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
         (None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
         (None, Some(Command::New(args))) => commands::new::run(args),

@@ -8,11 +8,34 @@ use proc_macro::{Delimiter, Group, Ident, Punct, Spacing, Span, TokenStream, Tok
 /// ends the run with exit code 1 and its text. One function of a crate carries the attribute. Natively it stays an
 /// ordinary function, for tests on a `MockCluster`.
 ///
-/// ```ignore
+/// ```
+/// use dchost_guest::{Result, WorkerContext, worker_fn};
+///
 /// #[worker_fn]
 /// fn train(ctx: &WorkerContext) -> Result<()> {
 ///     ctx.wait_for_other_workers()
 /// }
+/// # fn main() {}
+/// ```
+///
+/// What can't be called with a context alone is refused:
+///
+/// ```compile_fail
+/// #[dchost_guest::worker_fn]
+/// async fn train(ctx: &dchost_guest::WorkerContext) {}
+/// # fn main() {}
+/// ```
+///
+/// ```compile_fail
+/// #[dchost_guest::worker_fn]
+/// fn train(ctx: &dchost_guest::WorkerContext, steps: u32) {}
+/// # fn main() {}
+/// ```
+///
+/// ```compile_fail
+/// #[dchost_guest::worker_fn]
+/// fn train(ctx: &dchost_guest::WorkerContext) -> u32 { 7 }
+/// # fn main() {}
 /// ```
 #[proc_macro_attribute]
 pub fn worker_fn(attribute: TokenStream, item: TokenStream) -> TokenStream {

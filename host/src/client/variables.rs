@@ -8,7 +8,7 @@ use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, Change, InitializeMode, TaskVariables, Value, VariableRef};
 use crate::tensor::{Tensor, TensorType, TensorView, check_data};
-use crate::wire::tensor::ChunkOrder;
+use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::variables_client::VariablesClient;
 use crate::wire::v1::{self, pull_response, push_request};
 use crate::wire::variables::ITEMS_MAX;
@@ -18,9 +18,6 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
-
-/// Size of a chunk that is sent, in bytes: it is copied from the guest's memory and encoded while it is in the cache.
-const CHUNK_BYTES: usize = 256 << 10;
 
 /// Chunks that wait for the connection: enough that it never waits for the copy, and 1 MiB at most.
 const CHUNKS_QUEUED: usize = 4;

@@ -1,22 +1,51 @@
 //! `dchost --module FILE`: runs this process's task.
 
-use crate::cli;
-use crate::config::{self, Environment};
+use crate::cli::{self, LogFormat};
+use crate::config::{self, Environment, LogConfig};
+use crate::coordinator;
+use crate::coordinator::console::{ConsoleOptions, LineFormat, LogOutput, ProcessConsole};
 use crate::exit::Exit;
+use crate::handles::Level;
+use std::time::Duration;
 
-/// Runs this process's task to its end.
+/// How long the last lines may take to be written.
+const FLUSH_TIMEOUT: Duration = Duration::from_millis(400);
+
+/// Runs this process's task to its end, and tells how it ended.
+///
+/// From when the task is known on, the log goes through the process's console.
 ///
 /// # Errors
 /// The configuration is refused ([`Faults`](crate::coordinator::resolve::Faults)), or not served by this version
 /// ([`NotServed`](crate::coordinator::plan::NotServed)); both before anything is bound or started.
-pub fn run(args: &cli::Run, environment: &Environment) -> anyhow::Result<Exit> {
-    let config::RunConfig { resolved, listener: _ } = config::run(args, environment)?;
+pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &Environment) -> anyhow::Result<Exit> {
+    let config::RunConfig { resolved, listener } = config::run(args, environment)?;
+    resolved.plan.check_served()?;
+    let console = ProcessConsole::new(ConsoleOptions {
+        task: resolved.task,
+        format: match log.format {
+            LogFormat::Text => LineFormat::Text,
+            LogFormat::Json => LineFormat::Json,
+        },
+        launched: resolved.launched,
+        level: match log.verbose {
+            0 => Level::Info,
+            1 => Level::Debug,
+            _ => Level::Trace,
+        },
+        color: false,
+    });
+    output.attach(&console);
     for line in resolved.describe().lines() {
         tracing::debug!("{line}");
     }
     for warning in &resolved.warnings {
         tracing::warn!("{warning}");
     }
-    resolved.plan.check_served()?;
-    anyhow::bail!("running a task is not wired in yet")
+    let outcome = coordinator::run::run(resolved, listener, console.clone());
+    if let Some(message) = &outcome.message {
+        console.error(message);
+    }
+    console.flush(FLUSH_TIMEOUT);
+    Ok(outcome.exit)
 }

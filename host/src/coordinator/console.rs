@@ -106,6 +106,25 @@ impl ProcessConsole {
         LogWriter { shared: self.shared.clone() }
     }
 
+    /// Shows why the process ends: `error: ` and the message, line by line.
+    pub fn error(&self, message: &str) {
+        let Shared { screen, options, name, prefix, .. } = &*self.shared;
+        let line = |text: &str| match options.format {
+            LineFormat::Json => json_line(name, Level::Error, None, text),
+            LineFormat::Text => format!("{prefix}{text}"),
+        };
+        match options.format {
+            LineFormat::Json => screen.line(Stream::Stderr, line(message).into_bytes()),
+            LineFormat::Text => {
+                for (index, text) in message.lines().enumerate() {
+                    let text = escape_controls(text, false);
+                    let text = if index == 0 { format!("error: {text}") } else { format!("  {text}") };
+                    screen.line(Stream::Stderr, line(&text).into_bytes());
+                }
+            }
+        }
+    }
+
     /// Waits until everything is written, at most `timeout`; returns whether it is. Call it before the process exits.
     pub fn flush(&self, timeout: std::time::Duration) -> bool {
         self.shared.screen.end_bars();

@@ -1,1 +1,334 @@
 //! Runs a plan: wires the parts and owns shutdown.
+//!
+//! ```text
+//! load the module -> bind -> leader, server -> member registers -> worker_fn, or join -> end report -> the job's end
+//! ```
+//!
+//! Everything but guests runs on the *control* runtime; guests run on one of their own. What can be refused is refused
+//! before a port is bound.
+
+mod guest;
+mod standing;
+mod stop;
+
+use super::console::ProcessConsole;
+use super::local::LocalVariables;
+use super::member::{MemberHandle, SoloJob, refusal_exit_code};
+use super::outcome::{self, Outcome};
+use super::placement::{PlacedVariables, PlacementOptions};
+use super::resolve::Resolved;
+use super::summary::SummaryFile;
+use crate::attend::Registered;
+use crate::client::channel::{Peers, PeersOptions};
+use crate::client::variables::RemoteVariables;
+use crate::cluster::Task;
+use crate::context::WorkerContext;
+use crate::exit::Exit;
+use crate::handles::{Handles, Job, TaskVariables};
+use crate::ids::Caller;
+use crate::runtime::{DirGrant, Engine, EngineOptions, GuestOptions, Limits, Module};
+use crate::variables::{Store, StoreOptions};
+use guest::{Ended, Guests};
+use standing::Standing;
+use std::net::TcpListener;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use stop::{Reason, Stop};
+use tokio::runtime::{Builder, Handle};
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+/// How long sessions on other servers may take to close, and the end report of a process that was stopped to be sent.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// How long the control runtime's blocking calls (name look-ups, files) may hold up the process's end.
+const RUNTIME_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// Runs this process's task to its end.
+///
+/// Blocks the thread; starts its own runtimes, so it must not be called within one. `listener` is a socket that was
+/// handed over, which is used instead of binding one.
+pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessConsole) -> Outcome {
+    let runtimes = Builder::new_multi_thread().thread_name("control").enable_all().build();
+    let (control, guests) = match runtimes.and_then(|control| Ok((control, Guests::start()?))) {
+        Ok(runtimes) => runtimes,
+        Err(error) => return Outcome::failed(Exit::Files, format!("can't start threads: {error}")),
+    };
+    let process = Process { resolved, console, guests };
+    let outcome = control.block_on(process.run(listener));
+    process.guests.shut_down();
+    control.shutdown_timeout(RUNTIME_TIMEOUT);
+    outcome
+}
+
+/// What lives as long as the process.
+struct Process {
+    resolved: Resolved,
+    console: ProcessConsole,
+    guests: Guests,
+}
+
+impl Process {
+    async fn run(&self, listener: Option<TcpListener>) -> Outcome {
+        let stop = match Stop::watch(self.resolved.launched, self.resolved.timeout) {
+            Ok(stop) => stop,
+            Err(error) => return Outcome::failed(Exit::Files, format!("can't watch for signals: {error}")),
+        };
+        let module = match &self.resolved.module {
+            None => None,
+            Some(path) => tokio::select! {
+                loaded = self.load(path) => match loaded {
+                    Ok(module) => Some(module),
+                    Err(outcome) => return outcome,
+                },
+                reason = stop.wait() => return stopped(reason),
+            },
+        };
+        match self.resolved.plan.runs.as_slice() {
+            [] => self.join(listener, &stop).await,
+            [context] => {
+                let Some(module) = module else {
+                    return Outcome::failed(Exit::Bug, "a run was planned without a module; a bug in dchost, please report it");
+                };
+                let context = Arc::new(context.clone());
+                match self.resolved.task {
+                    Some(task) => self.run_task(task, listener, &module, context, &stop).await,
+                    None => self.run_local(&module, context, &stop).await,
+                }
+            }
+            several => Outcome::failed(Exit::Refused, format!("{} runs in one process are not served yet", several.len())),
+        }
+    }
+
+    /// Loads the component; every refusal is the user's to mend.
+    async fn load(&self, path: &Path) -> Result<Module, Outcome> {
+        let limits = &self.resolved.limits;
+        let options = EngineOptions {
+            cache_dir: self.resolved.cache_dir.clone(),
+            max_module_size: limits.module_bytes_max,
+            compile_timeout: limits.compile_timeout,
+            fuel: limits.fuel.is_some(),
+            max_wasm_stack: usize::try_from(limits.wasm_stack_bytes_max).unwrap_or(usize::MAX),
+        };
+        let refuse = |error: anyhow::Error| Outcome::failed(Exit::Refused, format!("{error:#}"));
+        let engine = Engine::new(options).map_err(|error| refuse(error.into()))?;
+        engine.load(path).await.map_err(|error| refuse(error.into()))
+    }
+
+    /// Runs without a cluster: the variables live in this process, and nobody else has them.
+    async fn run_local(&self, module: &Module, context: Arc<WorkerContext>, stop: &Stop) -> Outcome {
+        let local = self.local_variables(&self.store(), None);
+        let reach = Reach { member: None, peers: None, local };
+        match self.run_guest(module, context, reach, stop).await {
+            Ended::Run(outcome) | Ended::Stopped(_, outcome) => outcome,
+        }
+    }
+
+    /// Serves until the job has ended.
+    async fn join(&self, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
+        let Some(task) = self.resolved.task else {
+            return Outcome::failed(Exit::Bug, "a server was planned without a task; a bug in dchost, please report it");
+        };
+        let standing = match Standing::start(&self.resolved, task, listener, &self.store(), None, None).await {
+            Ok(standing) => standing,
+            Err(outcome) => return outcome,
+        };
+        let outcome = tokio::select! {
+            outcome = standing.joined(&self.resolved) => outcome,
+            reason = stop.wait() => return self.leave(&standing, reason, stopped(reason)).await,
+        };
+        standing.end().await;
+        outcome
+    }
+
+    /// Runs `worker_fn` as a task of the cluster.
+    async fn run_task(
+        &self,
+        task: Task,
+        listener: Option<TcpListener>,
+        module: &Module,
+        context: Arc<WorkerContext>,
+        stop: &Stop,
+    ) -> Outcome {
+        let store = self.store();
+        let (digest, run) = (Some(module.digest()), Some(context.clone()));
+        let standing = match Standing::start(&self.resolved, task, listener, &store, digest, run).await {
+            Ok(standing) => standing,
+            Err(outcome) => return outcome,
+        };
+        let registered = tokio::select! {
+            registered = self.register(&standing) => registered,
+            reason = stop.wait() => return self.leave(&standing, reason, stopped(reason)).await,
+        };
+        let registered = match registered {
+            Ok(registered) => registered,
+            Err(outcome) => {
+                standing.end().await;
+                return outcome;
+            }
+        };
+        let attempt = registered.map(|registered| registered.attempt);
+        let caller = Caller { container: self.resolved.container.clone(), task: Some(task), run_id: standing.run_id, attempt };
+        let peers = Peers::new(PeersOptions {
+            cluster: self.resolved.cluster.clone(),
+            caller,
+            runtime: Handle::current(),
+            connect_timeout: self.resolved.connect_timeout,
+            rejoin_timeout: self.resolved.rejoin_timeout,
+        });
+        let local = self.local_variables(&store, attempt);
+        let reach = Reach { member: standing.member.clone(), peers: Some(peers.clone()), local };
+        let ended = self.run_guest(module, context, reach, stop).await;
+        // What the run wrote is in place before anybody hears that it has ended.
+        let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
+        let own = match ended {
+            Ended::Run(outcome) => outcome,
+            Ended::Stopped(reason, outcome) => return self.leave(&standing, reason, outcome).await,
+        };
+        if let Some(member) = &standing.member {
+            member.end(own.report(false)).await;
+        }
+        let outcome = tokio::select! {
+            outcome = standing.job_ended(own) => outcome,
+            reason = stop.wait() => return self.leave(&standing, reason, stopped(reason)).await,
+        };
+        standing.end().await;
+        outcome
+    }
+
+    /// Waits until the leader has accepted the task; none where there is no leader.
+    async fn register(&self, standing: &Standing) -> Result<Option<Registered>, Outcome> {
+        let (Some(member), Some(leader)) = (&standing.member, self.resolved.plan.leader) else { return Ok(None) };
+        match member.registered().await {
+            Ok(registered) => Ok(Some(registered)),
+            Err(error) => {
+                let address = self.resolved.cluster.address(leader).unwrap_or_default();
+                Err(outcome::of_refusal(Exit::from_code(refusal_exit_code(&error)).unwrap_or(Exit::Bug), leader, address, &error))
+            }
+        }
+    }
+
+    /// Runs `worker_fn` with what it may reach.
+    async fn run_guest(&self, module: &Module, context: Arc<WorkerContext>, reach: Reach, stop: &Stop) -> Ended {
+        let resolved = &self.resolved;
+        let summary = match SummaryFile::open(resolved.summary_dir.as_deref(), &context) {
+            Ok(summary) => Arc::new(summary),
+            Err(error) => return Ended::Run(Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error)))),
+        };
+        let job: Arc<dyn Job> = match &reach.member {
+            Some(member) => Arc::new(member.clone()),
+            None => Arc::new(SoloJob::new(context.clone())),
+        };
+        let chief_ended = match &reach.member {
+            Some(member) => member.chief_ended(),
+            None => watch::channel(None).1,
+        };
+        let peers = reach.peers;
+        let variables = PlacedVariables::new(PlacementOptions {
+            cluster: context.cluster.clone(),
+            run_task: context.task,
+            process_task: resolved.task,
+            local: reach.local,
+            remote: Box::new(move |task| {
+                let peers = peers.clone().expect("without a cluster every variable is local");
+                Arc::new(RemoteVariables::new(peers, task))
+            }),
+            chief_ended,
+            runtime: Handle::current(),
+        });
+        let (interrupt, interrupted) = watch::channel(None);
+        let handles = Handles {
+            context,
+            job: Arc::new(WithDefaultTimeout { job, timeout: resolved.barrier_timeout }),
+            variables: Arc::new(variables),
+            console: Arc::new(self.console.clone()),
+            summary: summary.clone(),
+            interrupt: interrupted,
+        };
+        let options = self.guest_options();
+        let ended = guest::run(&self.guests, module, options, handles, interrupt, reach.member.as_ref(), stop).await;
+        match (summary.finish(), ended) {
+            (Err(error), Ended::Run(Outcome { exit: Exit::Done, .. })) => {
+                Ended::Run(Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error))))
+            }
+            // The run's own failure comes first; the summary's was logged when it happened.
+            (_, ended) => ended,
+        }
+    }
+
+    fn guest_options(&self) -> GuestOptions {
+        let Resolved { limits, guest_args, env, dirs, .. } = &self.resolved;
+        let grant = |dir: &super::resolve::values::DirGrant| DirGrant {
+            host: dir.host.clone(),
+            guest: dir.guest.clone(),
+            read_only: dir.read_only,
+        };
+        GuestOptions {
+            args: guest_args.clone(),
+            env: env.clone(),
+            dirs: dirs.iter().map(grant).collect(),
+            limits: Limits {
+                max_memory_bytes: limits.memory_bytes_max,
+                cpu_timeout: limits.cpu_timeout,
+                fuel: limits.fuel,
+                max_tensor_bytes: limits.tensor_bytes_max,
+                max_handles: usize::try_from(limits.handles_max).unwrap_or(usize::MAX),
+                max_output_bytes: limits.output_bytes_max,
+                ..Limits::default()
+            },
+        }
+    }
+
+    fn store(&self) -> Store {
+        Store::new(StoreOptions { variable_bytes_max: self.resolved.limits.variable_bytes_max, ..StoreOptions::default() })
+    }
+
+    fn local_variables(&self, store: &Store, attempt: Option<crate::ids::Attempt>) -> Arc<dyn TaskVariables> {
+        Arc::new(LocalVariables::new(store.clone(), self.resolved.container.clone(), attempt, Handle::current()))
+    }
+
+    /// Tells the leader that the task leaves, and ends what stands here without waiting for others.
+    async fn leave(&self, standing: &Standing, reason: Reason, outcome: Outcome) -> Outcome {
+        if let Some(member) = &standing.member {
+            let _ = timeout(CLOSE_TIMEOUT, member.end(outcome.report(reason.is_leaving()))).await;
+        }
+        standing.cut();
+        outcome
+    }
+}
+
+/// What a run reaches beyond its own process.
+struct Reach {
+    member: Option<MemberHandle>,
+    peers: Option<Peers>,
+    local: Arc<dyn TaskVariables>,
+}
+
+/// Gives barriers without a timeout of their own the one of `--barrier-timeout`.
+struct WithDefaultTimeout {
+    job: Arc<dyn Job>,
+    timeout: Option<Duration>,
+}
+
+impl Job for WithDefaultTimeout {
+    fn barrier<'a>(
+        &'a self,
+        name: &'a str,
+        timeout: Option<Duration>,
+    ) -> crate::handles::BoxFuture<'a, crate::error::Result<()>> {
+        self.job.barrier(name, timeout.or(self.timeout))
+    }
+
+    fn training_ended(&self) -> bool {
+        self.job.training_ended()
+    }
+
+    fn attempt(&self) -> u32 {
+        self.job.attempt()
+    }
+}
+
+fn stopped(reason: Reason) -> Outcome {
+    Outcome::failed(reason.exit(), reason.text())
+}

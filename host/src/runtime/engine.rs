@@ -4,8 +4,10 @@ use super::bindings;
 use super::state::State;
 use bytes::Bytes;
 use std::num::NonZeroUsize;
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use wasmtime::component::Linker;
 use wasmtime::{Cache, CacheConfig, Config, WasmBacktraceDetails, WasmFeatures};
@@ -104,7 +106,8 @@ impl Engine {
         config.cache(options.cache_dir.as_deref().and_then(open_cache));
         let wasmtime = wasmtime::Engine::new(&config).map_err(|error| EngineError::Wasmtime(error.into()))?;
         let linker = bindings::linker(&wasmtime).map_err(|error| EngineError::Wasmtime(error.into()))?;
-        let ticker = start_ticker(wasmtime.weak()).map_err(EngineError::Ticker)?;
+        // Its thread isn't waited for: it ends by itself within a tick.
+        let (ticker, _thread) = start_ticker(wasmtime.weak()).map_err(EngineError::Ticker)?;
         Ok(Engine { inner: Arc::new(EngineInner { wasmtime, linker, options, _ticker: ticker }) })
     }
 
@@ -166,8 +169,13 @@ fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
 /// Opens the compile cache; a warning and none where it can't be written.
 fn open_cache(dir: &Path) -> Option<Cache> {
     let open = || -> Result<Cache, Box<dyn std::error::Error>> {
-        std::fs::create_dir_all(dir)?;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
         let dir = dir.canonicalize()?;
+        // What is found there is run as machine code.
+        let metadata = std::fs::metadata(&dir)?;
+        if metadata.mode() & 0o022 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
+            return Err("it belongs to another user, or others may write to it (give it mode 0700)".into());
+        }
         // wasmtime would find out at the first write, on a thread of its own; ask now, so that it is told once.
         let probe = dir.join(format!(".dchost-{}", std::process::id()));
         std::fs::write(&probe, b"")?;
@@ -186,9 +194,9 @@ fn open_cache(dir: &Path) -> Option<Cache> {
 }
 
 /// Ticks until the engine is gone. An OS thread: a guest that never yields can hold every thread of an executor.
-fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<mpsc::Sender<()>> {
+fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<(mpsc::Sender<()>, JoinHandle<()>)> {
     let (stop, stopped) = mpsc::channel::<()>();
-    std::thread::Builder::new().name("dchost-epoch".to_owned()).spawn(move || {
+    let thread = std::thread::Builder::new().name("dchost-epoch".to_owned()).spawn(move || {
         while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(EPOCH_TICK) {
             match engine.upgrade() {
                 Some(engine) => engine.increment_epoch(),
@@ -196,5 +204,34 @@ fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<mpsc::Sender<()
             }
         }
     })?;
-    Ok(stop)
+    Ok((stop, thread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cache_that_others_may_write_to_is_not_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let shared = dir.path().join("shared");
+        std::fs::DirBuilder::new().create(&shared).unwrap();
+        std::fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        assert!(open_cache(&shared).is_none());
+        assert!(open_cache(&dir.path().join("own")).is_some());
+    }
+
+    #[test]
+    fn the_ticker_ends_with_its_engine() {
+        let config = configure(&EngineOptions::default()).unwrap();
+        let engine = wasmtime::Engine::new(&config).unwrap();
+        let (stop, thread) = start_ticker(engine.weak()).unwrap();
+        assert!(!thread.is_finished());
+        drop(stop);
+        thread.join().unwrap();
+        // And where only wasmtime's engine is gone.
+        let (_stop, thread) = start_ticker(engine.weak()).unwrap();
+        drop(engine);
+        thread.join().unwrap();
+    }
 }

@@ -2,7 +2,7 @@
 
 use super::engine::{Engine, EngineInner};
 use super::fit::{self, Misfit};
-use super::limits::mib;
+use super::limits::{Limits, mib};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
 use bytes::Bytes;
@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
 use wasmtime::component::Component;
+
+/// Bytes of a page of wasm memory.
+const WASM_PAGE_BYTES: u64 = 64 << 10;
 
 /// How alike a file's name must be to be suggested, from 0 to 1.
 const SUGGESTION_SIMILARITY_MIN: f64 = 0.75;
@@ -30,6 +33,7 @@ pub struct Module {
 pub(super) struct ModuleInner {
     pub(super) engine: Arc<EngineInner>,
     pub(super) pre: super::bindings::WorkerPre<State>,
+    path: String,
     name: String,
     digest: [u8; 32],
     size_bytes: u64,
@@ -44,6 +48,23 @@ impl Module {
     /// The size of the component, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.inner.size_bytes
+    }
+
+    /// Refuses a component whose declared memory alone is above the limit, before anything else is done for a run.
+    ///
+    /// Looks at the largest memory; the sum of several is seen by [`Module::run`], which then ends in
+    /// [`RunEnd::Refused`](super::RunEnd::Refused).
+    ///
+    /// # Errors
+    /// [`LoadError::DeclaredMemory`].
+    pub fn check_limits(&self, limits: &Limits) -> Result<(), LoadError> {
+        let required = self.inner.pre.instance_pre().component().resources_required();
+        let pages = required.and_then(|required| required.max_initial_memory_size).unwrap_or(0);
+        let (declared_bytes, limit_bytes) = (pages.saturating_mul(WASM_PAGE_BYTES), limits.max_memory_bytes);
+        if declared_bytes > limit_bytes {
+            return Err(LoadError::DeclaredMemory { path: self.inner.path.clone(), declared_bytes, limit_bytes });
+        }
+        Ok(())
     }
 
     /// The base name of the file; the guest's argv\[0\].
@@ -97,6 +118,18 @@ pub enum LoadError {
         /// Its size.
         size_bytes: u64,
         /// The cap.
+        limit_bytes: u64,
+    },
+    /// It declares more memory than a run may use.
+    #[error(
+        "`{path}` declares a memory of {}, above {} (--max-memory)", mib(*.declared_bytes), mib(*.limit_bytes)
+    )]
+    DeclaredMemory {
+        /// The file.
+        path: String,
+        /// The largest memory's initial size.
+        declared_bytes: u64,
+        /// The limit.
         limit_bytes: u64,
     },
     /// Something other than wasm.
@@ -165,7 +198,11 @@ fn did_you_mean(suggestion: Option<&str>) -> String {
 fn damage_hint(reason: &str) -> &'static str {
     if reason.contains("unexpected end") || reason.contains("out of bounds") || reason.contains("extends past") {
         "; it seems truncated, copy or build it again"
-    } else if reason.contains("must be enabled") || reason.contains("not enabled") || reason.contains("not supported") || reason.contains("unsupported") {
+    } else if reason.contains("must be enabled")
+        || reason.contains("not enabled")
+        || reason.contains("not supported")
+        || reason.contains("unsupported")
+    {
         "; dchost doesn't offer this feature (no threads, no 64-bit memories, no garbage collection, no exceptions), build without it"
     } else {
         "; it may be damaged, copy or build it again"
@@ -276,9 +313,9 @@ async fn compile(engine: &Engine, path: String, name: String, bytes: Bytes) -> R
             size_bytes,
             reason: one_line(&error),
         })?;
-        let pre = fit::link(&inner, &component).map_err(|misfit| LoadError::Misfit { path: shown, misfit })?;
+        let pre = fit::link(&inner, &component).map_err(|misfit| LoadError::Misfit { path: shown.clone(), misfit })?;
         let digest = Sha256::digest(&bytes).into();
-        Ok(Module { inner: Arc::new(ModuleInner { engine: inner, pre, name, digest, size_bytes }) })
+        Ok(Module { inner: Arc::new(ModuleInner { engine: inner, pre, path: shown, name, digest, size_bytes }) })
     })
     .await?
 }

@@ -195,6 +195,9 @@ impl Module {
         let mut wasi = WasiCtx::builder();
         wasi.allow_blocking_current_thread(false)
             .max_random_size(RANDOM_BYTES_MAX)
+            .allow_tcp(false)
+            .allow_udp(false)
+            .allow_ip_name_lookup(false)
             .stdout(output.sink(Stream::Stdout))
             .stderr(output.sink(Stream::Stderr))
             .arg(self.name())

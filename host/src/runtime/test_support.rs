@@ -34,6 +34,7 @@ impl Recorder {
 
 impl Console for Recorder {
     fn line(&self, origin: Origin, text: &str) {
+        assert_ne!(text, "boom", "the fake console was told to panic");
         let origin = match origin {
             Origin::Stdout => "out",
             Origin::Stderr => "err",
@@ -263,6 +264,36 @@ pub(crate) const EXIT: Import = Import {
     core: "(param i32)",
 };
 
+/// WASI's `exit-with-code(code)`.
+pub(crate) const EXIT_WITH_CODE: Import = Import {
+    component: r#"
+      (import "wasi:cli/exit@0.2.12" (instance $exit (export "exit-with-code" (func (param "status-code" u8)))))"#,
+    lower: r#"(core func $exit-with-code (canon lower (func $exit "exit-with-code")))"#,
+    name: "exit-with-code",
+    core: "(param i32)",
+};
+
+/// WASI's `get-arguments` and `get-environment`, with a place for the list.
+pub(crate) const ARGUMENTS: Import = Import {
+    component: r#"
+      (import "wasi:cli/environment@0.2.0" (instance $environment
+        (export "get-arguments" (func (result (list string))))
+        (export "get-environment" (func (result (list (tuple string string)))))))"#,
+    lower: r#"(core func $arguments (canon lower (func $environment "get-arguments")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
+    name: "arguments",
+    core: "(param i32)",
+};
+
+/// The environment; needs [`ARGUMENTS`].
+pub(crate) const ENVIRONMENT: Import = Import {
+    component: "",
+    lower: r#"(core func $variables (canon lower (func $environment "get-environment")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
+    name: "variables",
+    core: "(param i32)",
+};
+
 /// WASI's sleep, in nanoseconds: a pollable that the guest blocks on.
 pub(crate) const SUBSCRIBE: Import = Import {
     component: r#"
@@ -447,7 +478,12 @@ pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
             Import {
                 component: $component,
                 lower: concat!(
-                    "(core func $", $name, " (canon lower (func $", $interface, " \"", $function,
+                    "(core func $",
+                    $name,
+                    " (canon lower (func $",
+                    $interface,
+                    " \"",
+                    $function,
                     "\") (memory (core memory $libc \"memory\")) (realloc (core func $libc \"realloc\"))))"
                 ),
                 name: $name,
@@ -457,8 +493,11 @@ pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
     }
     let imports = [
         lowered!(
-            "declare", "variables", "[static]variable.declare",
-            "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)", interfaces
+            "declare",
+            "variables",
+            "[static]variable.declare",
+            "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)",
+            interfaces
         ),
         lowered!("initialize", "variables", "initialize", "(param i32 i32 i32 i32)", ""),
         lowered!("read", "variables", "read", "(param i32 i32 i32 i64 i32 i64 i32 i32)", ""),

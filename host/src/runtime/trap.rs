@@ -13,6 +13,9 @@ const RECURSION_FRAMES_MIN: usize = 8;
 /// Longest cycle of functions calling each other that is folded.
 const CYCLE_FRAMES_MAX: usize = 4;
 
+/// What Rust's panics end with; a sandboxed guest has no backtrace of its own, and the frames follow anyway.
+const BACKTRACE_NOTE: &str = "note: run with `RUST_BACKTRACE";
+
 /// Bytes of a function's name that are shown.
 const NAME_BYTES_MAX: usize = 200;
 
@@ -27,9 +30,11 @@ struct Frame {
 pub(super) fn report(error: &wasmtime::Error, tail: &[String]) -> String {
     let frames = frames(error);
     let mut text = String::new();
-    if !tail.is_empty() {
+    let said: Vec<_> =
+        tail.iter().skip_while(|line| line.is_empty()).filter(|line| !line.starts_with(BACKTRACE_NOTE)).collect();
+    if !said.is_empty() {
         text.push_str("the guest's last words on stderr:\n");
-        for line in tail {
+        for line in said {
             // Writing to a string can't fail, here and below.
             let _ = writeln!(text, "  | {line}");
         }
@@ -112,7 +117,7 @@ fn symbols(frame: &FrameInfo) -> Vec<Frame> {
 
 /// Whether a function is the language's own machinery, which says nothing about the guest's code.
 fn is_noise(frame: &Frame) -> bool {
-    const NOISE: [&str; 20] = [
+    const NOISE: [&str; 22] = [
         "std::",
         "<std::",
         "core::",
@@ -131,10 +136,15 @@ fn is_noise(frame: &Frame) -> bool {
         "wasi_snapshot",
         "abort",
         "_start",
-        "dchost_guest::bindings::",
+        "dchost_guest::",
+        "<dchost_guest::",
+        "dchost:worker/",
         "wit-component:",
     ];
+    // With DWARF a name has no path, but its file tells.
+    const NOISE_FILES: [&str; 3] = ["/rustc/", "/dchost-guest-", "/guest-sdk/src/"];
     frame.name.as_deref().is_some_and(|name| NOISE.iter().any(|noise| name.starts_with(noise)))
+        || frame.place.as_deref().is_some_and(|place| NOISE_FILES.iter().any(|file| place.contains(file)))
 }
 
 /// The lines of a backtrace: runs of machinery and repeated calls are one line each.
@@ -237,6 +247,11 @@ mod tests {
         let frames = vec![Frame { name: Some("f".to_owned()), place: Some("src/lib.rs:3".to_owned()) }];
         assert_eq!(fold(&frames), ["f at src/lib.rs:3"]);
         assert_eq!(hint(&frames), None);
+        let of_rust = Frame {
+            name: Some("panic_fmt".to_owned()),
+            place: Some("/rustc/5980/library/core/src/panicking.rs:80".to_owned()),
+        };
+        assert_eq!(fold(&[of_rust]), ["... 1 of the runtime"]);
     }
 
     #[test]
@@ -244,5 +259,17 @@ mod tests {
         let trap = wasmtime::Error::from(Trap::MemoryOutOfBounds);
         assert!(kind(&trap, &named(&["f"; 20])).contains("stack exhausted"));
         assert_eq!(kind(&trap, &named(&["f", "g"])), Trap::MemoryOutOfBounds.to_string());
+    }
+
+    #[test]
+    fn last_words_come_first_without_the_note_on_backtraces() {
+        let tail = ["", "thread panicked at src/lib.rs:3:5:", "loss is NaN", "note: run with `RUST_BACKTRACE=1` ..."];
+        let text = report(&Trap::UnreachableCodeReached.into(), &tail.map(str::to_owned));
+        expect![[r#"
+            the guest's last words on stderr:
+              | thread panicked at src/lib.rs:3:5:
+              | loss is NaN
+            guest trapped: unreachable code reached (a panic or an abort)"#]]
+        .assert_eq(&text);
     }
 }

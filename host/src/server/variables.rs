@@ -13,8 +13,8 @@ use crate::variables::{
     Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, Update,
     UpdateKind, VariableRef,
 };
-use crate::wire::header::response_header;
-use crate::wire::tensor::ChunkOrder;
+use crate::wire::header::{missing, response_header};
+use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1::{self, pull_response, push_request, variables_server};
 use crate::wire::variables::{check_items, update_kind, variables};
@@ -107,7 +107,7 @@ impl VariablesService {
     async fn initialize_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<Vec<u64>, Status> {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Initialize, stream).await?;
         let mode = if header.if_absent { InitializeMode::IfAbsent } else { InitializeMode::Overwrite };
-        let variables = variables(header.item.into_iter().map(|item| item.variable.unwrap_or_default()).collect())?;
+        let variables = variables(references(header.item)?)?;
         let container = self.open(&admitted.caller)?;
 
         let mut ticket = match self.begin(&admitted).await? {
@@ -131,7 +131,7 @@ impl VariablesService {
         let want_values = header.want_values;
         let how = header.item.iter().map(|item| Ok((update_kind(item.kind)?, item.base_version)));
         let how = how.collect::<Result<Vec<_>>>()?;
-        let variables = variables(header.item.into_iter().map(|item| item.variable.unwrap_or_default()).collect())?;
+        let variables = variables(references(header.item)?)?;
         let container = self.open(&admitted.caller)?;
 
         let mut ticket = match self.begin(&admitted).await? {
@@ -184,6 +184,10 @@ impl VariablesService {
             staging = receive => staging,
         }
     }
+}
+
+fn references(items: Vec<v1::PushItem>) -> Result<Vec<v1::VariableRef>> {
+    items.into_iter().map(|item| item.variable.ok_or_else(|| missing("item.variable"))).collect()
 }
 
 fn updates(
@@ -251,7 +255,7 @@ fn is_run_container(name: &str) -> bool {
     name.strip_prefix("run-").is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 
-/// A stream of a header and chunks. The blocks go out as they are: a chunk is a block.
+/// A stream of a header and chunks. Chunks are parts of the variable's blocks, not copies.
 pub type PullStream = Pin<Box<dyn Stream<Item = Result<v1::PullResponse, Status>> + Send>>;
 
 impl VariablesService {
@@ -263,7 +267,7 @@ impl VariablesService {
         };
         let chunks = (0..).zip(snapshots).flat_map(|(item, snapshot)| {
             let mut offset = 0;
-            snapshot.blocks.into_slices().map(move |data| {
+            snapshot.blocks.into_pieces(CHUNK_BYTES).map(move |data| {
                 let chunk = v1::Chunk { item, offset, data };
                 offset += chunk.data.len() as u64;
                 pull_response::Kind::Chunk(chunk)

@@ -5,8 +5,8 @@ use crate::tensor::DType;
 use bytes::Bytes;
 use std::sync::Arc;
 
-/// Size of every block but a value's last, in bytes: what one chunk on the wire carries at most, so that a block leaves
-/// as it is; and a multiple of every element size, so that no element is split.
+/// Size of every block but a value's last, in bytes: large enough that a block costs little to keep,
+/// small enough that copying a shared one does; and a multiple of every element size, so that no element is split.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
 /// One block; owns its bytes, shared by those who read it.
@@ -87,9 +87,12 @@ impl Blocks {
         self.blocks.iter().cloned().map(Bytes::from_owner)
     }
 
-    /// As [`slices`](Self::slices), giving each block up as it is taken.
-    pub fn into_slices(self) -> impl Iterator<Item = Bytes> + Send {
-        self.blocks.into_iter().map(Bytes::from_owner)
+    /// As [`slices`](Self::slices) in pieces of at most `bytes_max` bytes, giving each block up as it is taken.
+    /// `bytes_max` must be a multiple of every element size, and not 0.
+    pub fn into_pieces(self, bytes_max: usize) -> impl Iterator<Item = Bytes> + Send {
+        self.blocks.into_iter().map(Bytes::from_owner).flat_map(move |block| {
+            (0..block.len()).step_by(bytes_max).map(move |start| block.slice(start..block.len().min(start + bytes_max)))
+        })
     }
 
     /// The whole value in one piece; copies unless it is a single block.
@@ -160,6 +163,9 @@ mod tests {
             prop_assert!(value.slices().all(|slice| slice.len() <= BLOCK_BYTES));
             prop_assert!(value.blocks.iter().all(|block| block.0.capacity() == block.0.len()));
             prop_assert!(Blocks::copy_of(&data).contiguous() == data);
+            let pieces: Vec<_> = value.into_pieces(256 << 10).collect();
+            prop_assert!(pieces.iter().all(|piece| (1..=256 << 10).contains(&piece.len())));
+            prop_assert!(pieces.concat() == data);
         }
     }
 }

@@ -31,13 +31,16 @@ const MAY_NAME: [(&str, &[&str]); 11] = [
 const UNSAFE: &[(&str, &str)] =
     &[("guest-sdk/src/wasm.rs", "generated bindings: the component model's own calling convention")];
 
-/// Files longer than [`LINES_MAX`], and why they are one idea all the same.
+/// Files longer than [`LINES_MAX`] or [`TEST_LINES_MAX`], and why they are one idea all the same.
 const LONG: &[(&str, &str)] = &[];
 
 /// Lines of a file. Longer ones are rarely one idea.
 const LINES_MAX: usize = 600;
 
-/// Test code that sleeps on the real clock, and why no condition can be waited for instead.
+/// Lines of a file of tests: tables of cases are long, and read one case at a time.
+const TEST_LINES_MAX: usize = 900;
+
+/// Test code that sleeps on the real clock other than between two looks at a condition or as a deadline, and why.
 const SLEEPS: &[(&str, &str)] = &[];
 
 /// The top-level module of a file of the host.
@@ -167,9 +170,11 @@ fn only_main_exits_the_process() {
 fn only_config_reads_the_environment() {
     let sources = sources("host/src/");
     let words = ["from_env", "from_default_env", "try_from_default_env", "env::temp_dir"];
-    let variables = ["env::var*", "env::set_var", "env::remove_var", "env::args*", "env::{"];
+    let variables = ["env::var*", "env::set_var", "env::remove_var", "env::{"];
     let words: Vec<&str> = words.into_iter().chain(variables).collect();
-    none("`config` reads it before any port is bound", naming(&sources, &words, |source| module(source) != "config"));
+    let mut findings = naming(&sources, &words, |source| module(source) != "config");
+    findings.extend(naming(&sources, &["env::args*"], |source| module(source) != "main"));
+    none("`config` reads it before any port is bound; `main` hands it the arguments", findings);
 }
 
 #[test]
@@ -236,10 +241,17 @@ fn nothing_is_left_for_later() {
 fn tests_wait_for_conditions_and_not_for_time() {
     let mut found = BTreeMap::new();
     for source in sources("").into_iter().filter(|source| !source.path.starts_with("tests/guests/")) {
+        let tests = source.tests();
+        let lines: Vec<&str> = tests.lines().collect();
         // On a paused clock tokio's sleep takes no time.
         let word = if source.code.contains("start_paused") { "thread::sleep" } else { "sleep" };
-        if !lines_with(&source.tests(), word).is_empty() {
-            found.insert(source.path.clone(), format!("its tests call `{word}`"));
+        for number in lines_with(&tests, word) {
+            let (line, before) = (lines[number - 1], lines[..number - 1].iter().rfind(|line| !line.trim().is_empty()));
+            let asks_again = before.is_some_and(|before| before.contains("while "));
+            let is_deadline = line.contains("=>");
+            if line.contains("sleep(") && !asks_again && !is_deadline {
+                found.insert(source.path.clone(), format!("line {number} sleeps"));
+            }
         }
     }
     only_listed("a test that sleeps is slow, or wrong on a slow machine", found, SLEEPS);
@@ -267,15 +279,24 @@ fn every_file_says_what_it_is() {
 
 #[test]
 fn files_are_short() {
-    let long = sources("").into_iter().filter(|source| source.text.lines().count() > LINES_MAX);
-    let found = long.map(|source| (source.path.clone(), format!("has {} lines", source.text.lines().count())));
-    only_listed("a file is one idea", found.collect(), LONG);
+    let mut found = BTreeMap::new();
+    for source in sources("") {
+        let lines = source.text.lines().count();
+        let max = if source.production.is_empty() { TEST_LINES_MAX } else { LINES_MAX };
+        if lines > max {
+            found.insert(source.path, format!("has {lines} lines, more than {max}"));
+        }
+    }
+    only_listed("a file is one idea", found, LONG);
 }
 
 #[test]
 fn no_file_names_a_workplace() {
-    // Put together here, so that this file doesn't name them either.
-    let places = ["work", "home", "root", "Users"].map(|place| format!("/{place}/"));
+    // Put together here, so that this file doesn't name them either. The last is where this very checkout lies.
+    let mut places: Vec<String> = ["work", "root", "Users"].map(|place| format!("/{place}/")).into();
+    places.extend(
+        root().parent().filter(|parent| parent.components().count() > 2).map(|parent| format!("{}/", parent.display())),
+    );
     let mut findings = Vec::new();
     for (path, text) in files() {
         for (index, line) in text.lines().enumerate() {

@@ -2,3 +2,5 @@
 
 mod architecture;
 mod grpc;
+mod oracle;
+mod variables;

@@ -37,6 +37,13 @@ impl Resolved {
         }
         text
     }
+
+    /// The fields that somebody gave or that follow from those, in one line; the rest are defaults.
+    pub fn describe_given(&self) -> String {
+        let given = self.fields.iter().filter(|field| field.origin != "default");
+        let shown = given.map(|Field { name, value, origin }| format!("{name} = {value} ({origin})"));
+        shown.collect::<Vec<_>>().join(", ")
+    }
 }
 
 /// Writes a cluster as JSON: lists for dense jobs, maps for sparse ones.

@@ -2,7 +2,10 @@
 
 use super::*;
 use crate::error::{Error, ErrorCode};
-use crate::runtime::test_support::{BARRIER, BLOCK, EXIT, LOG, STDOUT, SUBSCRIBE, WRITE, guest, waits_at};
+use crate::runtime::DirGrant;
+use crate::runtime::test_support::{
+    ARGUMENTS, BARRIER, BLOCK, ENVIRONMENT, EXIT, EXIT_WITH_CODE, LOG, STDOUT, SUBSCRIBE, WRITE, guest, waits_at,
+};
 
 const SPIN: &str = r#"(func (export "run") (result i32) (loop (br 0)) (unreachable))"#;
 
@@ -21,10 +24,18 @@ async fn an_error_of_the_guest_is_told_once_and_escaped() {
 #[tokio::test]
 async fn exit_is_no_trap() {
     let exits = |status| {
-        guest(&[EXIT], &format!(r#"(func (export "run") (result i32) (call $exit (i32.const {status})) (i32.const 0))"#))
+        guest(
+            &[EXIT],
+            &format!(r#"(func (export "run") (result i32) (call $exit (i32.const {status})) (i32.const 0))"#),
+        )
     };
     assert_eq!(end(exits(0)).await, RunEnd::GuestExit { ok: true, code: Some(0) });
     assert_eq!(end(exits(1)).await, RunEnd::GuestExit { ok: false, code: None });
+    let with_code = guest(
+        &[EXIT_WITH_CODE],
+        r#"(func (export "run") (result i32) (call $exit-with-code (i32.const 3)) (i32.const 0))"#,
+    );
+    assert_eq!(end(with_code).await, RunEnd::GuestExit { ok: false, code: Some(3) });
 }
 
 #[tokio::test]
@@ -192,4 +203,77 @@ async fn a_panic_in_a_host_function_is_a_bug_of_ours_and_spares_the_process() {
     assert!(message.contains("told to panic") && message.contains("bug in dchost"), "{message}");
     // The engine is as good as before.
     assert_eq!(end(guest(&[BARRIER], &waits_at("free"))).await, RunEnd::Done);
+}
+
+/// A function without a wait panics below wasm frames, where no helper of ours stands between.
+#[tokio::test]
+async fn a_panic_in_a_console_is_a_bug_of_ours_too() {
+    let body = r#"(data (i32.const 1024) "boom")
+        (func (export "run") (result i32) (call $log (i32.const 2) (i32.const 1024) (i32.const 4)) (i32.const 0))"#;
+    let RunEnd::HostBug { message } = end(guest(&[LOG], body)).await else { panic!("no bug") };
+    assert!(message.contains("told to panic"), "{message}");
+}
+
+/// Logs every string of a list of `width` strings an entry, whose address and length stand at 64.
+const LOG_LIST: &str = r#"
+    (func $log-list (param $width i32) (local $at i32) (local $left i32)
+      (local.set $at (i32.load (i32.const 64)))
+      (local.set $left (i32.mul (local.get $width) (i32.load (i32.const 68))))
+      (block (loop
+        (br_if 1 (i32.eqz (local.get $left)))
+        (call $log (i32.const 2) (i32.load (local.get $at)) (i32.load offset=4 (local.get $at)))
+        (local.set $at (i32.add (local.get $at) (i32.const 8)))
+        (local.set $left (i32.sub (local.get $left) (i32.const 1)))
+        (br 0))))
+    (func (export "run") (result i32)
+      (call $arguments (i32.const 64)) (call $log-list (i32.const 1))
+      (call $variables (i32.const 64)) (call $log-list (i32.const 2)) (i32.const 0))"#;
+
+#[tokio::test]
+async fn a_guest_sees_its_own_arguments_and_environment_and_nothing_else() {
+    let module = load(guest(&[LOG, ARGUMENTS, ENVIRONMENT], LOG_LIST)).await;
+    let fakes = Fakes::new();
+    let report = module.run(GuestOptions::default(), fakes.handles(), RunWatch::new()).await;
+    assert_eq!(report.end, RunEnd::Done);
+    assert_eq!(fakes.recorder.text(), "info: guest.wasm\n");
+
+    let fakes = Fakes::new();
+    let options = GuestOptions {
+        args: vec!["--epochs".to_owned(), "3".to_owned()],
+        env: vec![("SEED".to_owned(), "7".to_owned())],
+        ..GuestOptions::default()
+    };
+    module.run(options, fakes.handles(), RunWatch::new()).await;
+    assert_eq!(fakes.recorder.text(), "info: guest.wasm\ninfo: --epochs\ninfo: 3\ninfo: SEED\ninfo: 7\n");
+}
+
+#[tokio::test]
+async fn a_directory_that_is_not_there_refuses_the_run() {
+    let module = load(guest(&[], r#"(func (export "run") (result i32) (i32.const 0))"#)).await;
+    let dir = DirGrant { host: "no/such/dir".into(), guest: "data".to_owned(), read_only: true };
+    let options = GuestOptions { dirs: vec![dir], ..GuestOptions::default() };
+    let report = module.run(options, Fakes::new().handles(), RunWatch::new()).await;
+    let RunEnd::Refused { message } = report.end else { panic!("{report:?}") };
+    assert!(message.contains("`no/such/dir` of `--dir`"), "{message}");
+}
+
+#[tokio::test]
+async fn a_dropped_run_shows_what_has_no_newline_yet() {
+    let body = r#"(data (i32.const 1024) "epoch 1 ...")
+        (func (export "run") (result i32)
+          (call $write (call $stdout) (i32.const 1024) (i32.const 11) (i32.const 64)) (loop (br 0)) (unreachable))"#;
+    let module = load(guest(&[STDOUT, WRITE], body)).await;
+    let fakes = Fakes::new();
+    let run = module.run(GuestOptions::default(), fakes.handles(), RunWatch::new());
+    assert!(tokio::time::timeout(Duration::from_millis(100), run).await.is_err());
+    assert_eq!(fakes.recorder.text(), "out: epoch 1 ...\n");
+}
+
+#[tokio::test]
+async fn a_string_that_is_no_utf8_traps_and_says_so() {
+    let body = r#"(data (i32.const 1024) "\ff\fe")
+        (func (export "run") (result i32) (call $log (i32.const 2) (i32.const 1024) (i32.const 2)) (i32.const 0))"#;
+    let RunEnd::Trap { report } = end(guest(&[LOG], body)).await else { panic!("no trap") };
+    assert!(report.starts_with("guest trapped: ") && report.contains("utf-8"), "{report}");
+    assert!(!report.contains("wasm backtrace"), "{report}");
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::runtime::Limit;
-use crate::runtime::test_support::{LOG, STDOUT, WRITE, guest, guest_with_memory};
+use crate::runtime::test_support::{BLOCK, LOG, STDOUT, SUBSCRIBE, WRITE, guest, guest_with_memory};
 
 /// Grows memory by 16 MiB until refused, and then does as told.
 fn grows_then(end: &str) -> Vec<u8> {
@@ -42,8 +42,13 @@ async fn a_guest_that_copes_with_refused_memory_is_done() {
 async fn declared_memory_above_the_limit_is_refused_before_the_run() {
     let bytes = guest_with_memory(5000, &[], r#"(func (export "run") (result i32) (i32.const 0))"#);
     let limits = Limits { max_memory_bytes: 256 << 20, ..Limits::default() };
+    let early = load(bytes.clone()).await.check_limits(&limits).unwrap_err().to_string();
+    assert!(early.contains("312.50 MiB") && early.contains("--max-memory"), "{early}");
     let RunEnd::Refused { message } = run(bytes, limits).await.0.end else { panic!("not refused") };
-    assert!(message.contains("312.50 MiB") && message.contains("256 MiB") && message.contains("--max-memory"), "{message}");
+    assert!(
+        message.contains("312.50 MiB") && message.contains("256 MiB") && message.contains("--max-memory"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -70,7 +75,8 @@ async fn fuel_ends_a_spinning_guest() {
 
 #[tokio::test]
 async fn handles_are_bounded() {
-    let bytes = guest(&[STDOUT], r#"(func (export "run") (result i32) (loop (drop (call $stdout)) (br 0)) (unreachable))"#);
+    let bytes =
+        guest(&[STDOUT], r#"(func (export "run") (result i32) (loop (drop (call $stdout)) (br 0)) (unreachable))"#);
     let limits = Limits { max_handles: 100, ..Limits::default() };
     let (limit, message) = limit(run(bytes, limits).await.0.end);
     assert_eq!(limit, Limit::Handles);
@@ -132,10 +138,22 @@ async fn an_impossible_stack_is_refused_with_its_flag() {
 }
 
 #[tokio::test]
-async fn many_runs_of_one_module_leave_nothing_behind() {
+async fn ten_thousand_runs_of_one_module_meet_no_limit_of_the_engine() {
     let module = load(guest(&[], r#"(func (export "run") (result i32) (i32.const 0))"#)).await;
     for _ in 0..10_050 {
         let report = module.run(GuestOptions::default(), Fakes::new().handles(), RunWatch::new()).await;
         assert_eq!(report.end, RunEnd::Done);
     }
+}
+
+#[tokio::test]
+async fn waits_do_not_count_against_the_cpu_budget() {
+    // Sleeps twice as long as the budget, then computes through some epochs, so that the budget is looked at.
+    let body = r#"(func (export "run") (result i32) (local i64)
+        (call $block (call $subscribe (i64.const 1000000000)))
+        (loop (local.set 0 (i64.add (local.get 0) (i64.const 1)))
+          (br_if 0 (i64.lt_u (local.get 0) (i64.const 20000000)))) (i32.const 0))"#;
+    let limits = Limits { cpu_timeout: Some(Duration::from_millis(500)), ..Limits::default() };
+    let (report, _) = run(guest(&[SUBSCRIBE, BLOCK], body), limits).await;
+    assert_eq!(report.end, RunEnd::Done, "{report:?}");
 }

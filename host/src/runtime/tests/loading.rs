@@ -43,6 +43,12 @@ async fn files_that_are_no_components_are_named() {
 }
 
 #[tokio::test]
+async fn precompiled_code_is_refused_unexecuted() {
+    let code = ENGINE.inner.wasmtime.precompile_component(&guest(&[BARRIER], &waits_at("free"))).unwrap();
+    assert!(matches!(refusal(code).await, LoadError::Precompiled { .. }));
+}
+
+#[tokio::test]
 async fn a_missing_file_suggests_its_neighbour() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("train.wasm"), guest(&[BARRIER], &waits_at("free"))).unwrap();
@@ -156,10 +162,8 @@ async fn a_newer_entry_is_told() {
 
 #[tokio::test]
 async fn a_run_at_the_root_is_told() {
-    let root = with_run("").replace(
-        r#"(export "dchost:worker/entry@0.1.0" (instance $entry))"#,
-        r#"(export "run" (func $run))"#,
-    );
+    let root = with_run("")
+        .replace(r#"(export "dchost:worker/entry@0.1.0" (instance $entry))"#, r#"(export "run" (func $run))"#);
     check(&root, expect![[r#"
         `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
           missing export  `run` (interface dchost:worker/entry@0.1.0); `run` stands at the root of the world, export it inside interface `dchost:worker/entry`"#]]).await;
@@ -168,9 +172,13 @@ async fn a_run_at_the_root_is_told() {
 #[tokio::test]
 async fn a_misspelt_run_and_one_of_another_signature_are_told() {
     let misspelt = with_run("").replace(r#"$entry (export "run""#, r#"$entry (export "runn""#);
-    check(&misspelt, expect![[r#"
+    check(
+        &misspelt,
+        expect![[r#"
         `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
-          missing export  `run` in `dchost:worker/entry@0.1.0`, which has `runn`"#]]).await;
+          missing export  `run` in `dchost:worker/entry@0.1.0`, which has `runn`"#]],
+    )
+    .await;
     let other = r#"(component
       (core module $m (func (export "run") (param i32) (result i32) (local.get 0)))
       (core instance $i (instantiate $m))

@@ -102,14 +102,18 @@ async fn what_is_not_served_says_so() {
 
 #[tokio::test]
 async fn a_tensor_of_another_size_or_type_is_the_guests_mistake() {
-    let short = format!(r#"{INITIALIZE} (i32.store (i32.const 1128) (i32.const 3))
+    let short = format!(
+        r#"{INITIALIZE} (i32.store (i32.const 1128) (i32.const 3))
         (call $update (i32.const 1104) (i32.const 1) (i32.const 1) (i32.const 0) (i32.const 192)) (call $check (i32.const 192))
-        (i32.const 0)"#);
+        (i32.const 0)"#
+    );
     assert_eq!(message(U8, &short).await, "a tensor u8[4] has 4 bytes, but 3 came with it");
-    let other = format!(r#"{INITIALIZE} (i64.store (i32.const 1048) (i64.const 3)) (i32.store (i32.const 1116) (i32.const 1048))
+    let other = format!(
+        r#"{INITIALIZE} (i64.store (i32.const 1048) (i64.const 3)) (i32.store (i32.const 1116) (i32.const 1048))
         (i32.store (i32.const 1128) (i32.const 3))
         (call $update (i32.const 1104) (i32.const 1) (i32.const 1) (i32.const 0) (i32.const 192)) (call $check (i32.const 192))
-        (i32.const 0)"#);
+        (i32.const 0)"#
+    );
     assert_eq!(message(U8, &other).await, "variable `w` is u8[4], but the tensor is u8[3]");
 }
 

@@ -125,8 +125,7 @@ async fn end_of_the_session_frees_an_unfinished_push() {
             let w = &w;
             let push = |attempt: dchost::client::channel::Try| async move {
                 let item = v1::PushItem { variable: Some(w.into()), ..Default::default() };
-                let header =
-                    v1::PushHeader { header: Some(attempt.header), item: vec![item], ..Default::default() };
+                let header = v1::PushHeader { header: Some(attempt.header), item: vec![item], ..Default::default() };
                 let chunk = v1::Chunk { item: 0, offset: 0, data: vec![1; 1 << 19].into() };
                 let (messages, receiver) = tokio::sync::mpsc::channel(4);
                 for kind in [push_request::Kind::Header(header), push_request::Kind::Chunk(chunk)] {

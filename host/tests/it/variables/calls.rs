@@ -137,7 +137,8 @@ async fn two_hundred_thousand_variables_initialize_and_pull() {
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_worker_goes_on_when_the_chief_has_initialized() {
     let ps = Ps::default();
-    let cluster = ClusterSpec::new().with_job(TaskType::Ps, [ps.addr.to_string()]).with_job(TaskType::Worker, ["w:1", "w:2"]);
+    let cluster =
+        ClusterSpec::new().with_job(TaskType::Ps, [ps.addr.to_string()]).with_job(TaskType::Worker, ["w:1", "w:2"]);
     let worker = Task::new(TaskType::Worker, 1);
     let peers = peers(ps.addr, caller("default", worker, 2));
     let (_sender, chief_ended) = watch::channel(None);

@@ -16,7 +16,8 @@ fn stream(
     header: v1::PushHeader,
     chunks: Vec<v1::Chunk>,
 ) -> impl tonic::IntoStreamingRequest<Message = v1::PushRequest> {
-    let kinds = std::iter::once(push_request::Kind::Header(header)).chain(chunks.into_iter().map(push_request::Kind::Chunk));
+    let kinds =
+        std::iter::once(push_request::Kind::Header(header)).chain(chunks.into_iter().map(push_request::Kind::Chunk));
     tokio_stream::iter(kinds.map(|kind| v1::PushRequest { kind: Some(kind) }).collect::<Vec<_>>())
 }
 
@@ -93,11 +94,12 @@ async fn faulty_streams_are_refused_and_change_nothing() {
     let good = || vec![chunk(0, 0, &[1; 16])];
     let invalid = ErrorCode::InvalidArgument;
     check(invalid, "ended in item `0` at offset `8`", vec![chunk(0, 0, &[1; 8])], |_| ()).await;
-    check(invalid, "item `0` at offset `8` comes next", vec![chunk(0, 0, &[1; 8]), chunk(0, 12, &[1; 4])], |_| ()).await;
+    check(invalid, "item `0` at offset `8` comes next", vec![chunk(0, 0, &[1; 8]), chunk(0, 12, &[1; 4])], |_| ())
+        .await;
     check(invalid, "whole elements", vec![chunk(0, 0, &[1; 3])], |_| ()).await;
     check(invalid, "overruns", vec![chunk(0, 0, &[1; 20])], |_| ()).await;
     check(invalid, "after all items", [good(), good()].concat(), |_| ()).await;
-    check(invalid, "name of a variable is empty", good(), |header| header.item[0].variable = None).await;
+    check(invalid, "`item.variable` is missing", good(), |header| header.item[0].variable = None).await;
     check(invalid, "kind number `9`", good(), |header| header.item[0].kind = 9).await;
     check(invalid, "`if_absent`", good(), |header| header.if_absent = true).await;
     check(invalid, "count writes from 1", good(), |header| header.header.as_mut().unwrap().sequence = 0).await;
@@ -120,7 +122,10 @@ async fn faulty_streams_are_refused_and_change_nothing() {
 async fn gather_scatter_and_read_options_are_not_served_yet() {
     let ps = Ps::default();
     let peers = peers(ps.addr, caller("default", WORKER, 1));
-    async fn fails<T>(peers: &Peers, call: impl AsyncFn(VariablesClient<tonic::transport::Channel>, v1::RequestHeader) -> std::result::Result<T, Status>) -> Error {
+    async fn fails<T>(
+        peers: &Peers,
+        call: impl AsyncFn(VariablesClient<tonic::transport::Channel>, v1::RequestHeader) -> std::result::Result<T, Status>,
+    ) -> Error {
         let call = &call;
         let ask = |Try { channel, header }| async move { call(VariablesClient::new(channel), header).await.map(drop) };
         peers.call(PS, Lane::Control, false, ask).await.unwrap_err()
@@ -175,10 +180,12 @@ async fn limits_reach_the_caller() {
 async fn new_attempt_begins_with_an_empty_container() {
     let ps = Ps::default();
     let attempt = |number| Some(Attempt { leader: Incarnation(5), number });
-    let first = RemoteVariables::new(peers(ps.addr, Caller { attempt: attempt(0), ..caller("default", WORKER, 1) }), PS);
+    let first =
+        RemoteVariables::new(peers(ps.addr, Caller { attempt: attempt(0), ..caller("default", WORKER, 1) }), PS);
     let w = u8s("w", 1);
     initialize(&first, &w, &[1]).await.unwrap();
-    let second = RemoteVariables::new(peers(ps.addr, Caller { attempt: attempt(1), ..caller("default", WORKER, 2) }), PS);
+    let second =
+        RemoteVariables::new(peers(ps.addr, Caller { attempt: attempt(1), ..caller("default", WORKER, 2) }), PS);
     assert_eq!(second.uninitialized(vec![w.clone()], Duration::ZERO).await, Ok(vec!["w".to_owned()]));
     initialize(&second, &w, &[2]).await.unwrap();
     let late = initialize(&first, &w, &[3]).await.unwrap_err();

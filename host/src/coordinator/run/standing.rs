@@ -1,0 +1,293 @@
+//! What stands in a process while its task lives: the server, the leader's service, and the task's half of attend.
+
+use crate::attend::Registration;
+use crate::client::attend::LeaderClient;
+use crate::client::probe::Dialer;
+use crate::cluster::{ClusterSpec, Task, TaskType};
+use crate::context::WorkerContext;
+use crate::coordinator::member::{Departure, Member, MemberHandle, MemberOptions};
+use crate::coordinator::outcome::{self, Outcome};
+use crate::coordinator::resolve::values::EndRule;
+use crate::coordinator::resolve::{Listen, Resolved};
+use crate::exit::Exit;
+use crate::handles::{Attend, Probe};
+use crate::ids::{Incarnation, RunId};
+use crate::lifetime;
+use crate::server::cluster::VariableRow;
+use crate::server::guard::{Guard, authorize};
+use crate::server::leader::{JobEnd, Leader, LeaderHandle, LeaderOptions};
+use crate::server::variables::VariablesService;
+use crate::server::{Server, ServerOptions};
+use crate::variables::Store;
+use std::io;
+use std::net::TcpListener;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+/// How often a server whose job has ended looks whether anybody still uses it.
+const SESSIONS_POLL: Duration = Duration::from_millis(50);
+
+/// The parts of a process that live beside its run.
+pub(super) struct Standing {
+    /// Of the run, or of the process where nothing runs.
+    pub(super) run_id: RunId,
+    /// The task's half of attend; none where the view has no leader, or the leader has nothing to run.
+    pub(super) member: Option<MemberHandle>,
+    leader: Mutex<Option<JoinHandle<JobEnd>>>,
+    server: Mutex<Option<JoinHandle<Result<(), String>>>>,
+    guard: Option<Guard>,
+    shutdown: CancellationToken,
+}
+
+impl Standing {
+    /// Binds and starts everything. `run` is the context of the run that is to follow, with its module's digest.
+    ///
+    /// # Errors
+    /// The address can't be bound, which is worth a retry; anything else of the system's.
+    pub(super) async fn start(
+        resolved: &Resolved,
+        task: Task,
+        listener: Option<TcpListener>,
+        store: &Store,
+        module_digest: Option<[u8; 32]>,
+        run: Option<Arc<WorkerContext>>,
+    ) -> Result<Self, Outcome> {
+        let incarnation = Incarnation::draw(&mut rand::rng());
+        let run_id = RunId::draw(&mut rand::rng());
+        let listener = match (&resolved.listen, listener) {
+            (None, _) => None,
+            (Some(_), Some(listener)) => Some(listener),
+            (Some(listen), None) => Some(bind(task, listen)?),
+        };
+        let control = Handle::current();
+        let shutdown = CancellationToken::new();
+        let dialer: Arc<dyn Probe> = Arc::new(Dialer::new(resolved.container.clone(), run_id, control.clone()));
+        let leads = resolved.plan.leader == Some(task);
+        let leader = leads.then(|| {
+            Leader::new(LeaderOptions {
+                lifetime: lifetime::Options {
+                    leader: task,
+                    incarnation,
+                    cluster: resolved.cluster.clone(),
+                    mode: run.as_ref().and(resolved.mode),
+                    replication: resolved.replication,
+                    barrier: resolved.cluster_barrier,
+                    module_digest,
+                    end: end_rule(resolved.end),
+                    connect_timeout: resolved.connect_timeout,
+                    rejoin_timeout: resolved.rejoin_timeout,
+                    evaluator_grace: resolved.evaluator_grace,
+                },
+                probe: dialer.clone(),
+            })
+        });
+        let leader_handle = leader.as_ref().map(|(_, handle)| handle.clone());
+        let (server, guard) = match listener {
+            Some(listener) => {
+                let server = serve(resolved, task, incarnation, listener, store, leader_handle.as_ref());
+                let (server, guard) = server.map_err(|error| {
+                    Outcome::failed(Exit::Files, format!("the server of {task} doesn't start: {error}"))
+                })?;
+                let shutdown = shutdown.clone();
+                (Some(tokio::spawn(async move { server.run(shutdown).await.map_err(|error| error.to_string()) })), Some(guard))
+            }
+            None => (None, None),
+        };
+        let leader = leader.map(|(leader, _)| tokio::spawn(leader.run(shutdown.clone())));
+        let registration = Registration {
+            task,
+            incarnation,
+            run_id,
+            attempt: None,
+            mode: run.as_ref().and(resolved.mode),
+            replication: resolved.replication,
+            barrier: resolved.cluster_barrier,
+            module_digest,
+            cluster: without_evaluators(&resolved.cluster),
+        };
+        let member = resolved.plan.leader.filter(|_| !leads || run.is_some()).map(|leader| {
+            let address = resolved.cluster.address(leader).unwrap_or_default().to_owned();
+            let (attend, probe): (Arc<dyn Attend>, _) = match leader_handle {
+                Some(handle) => (Arc::new(handle), None),
+                None => {
+                    let client = LeaderClient::new(leader, address.clone(), resolved.container.clone(), control);
+                    (Arc::new(client), Some((dialer, address)))
+                }
+            };
+            let (member, handle) = Member::new(MemberOptions {
+                registration,
+                leader,
+                attend,
+                probe,
+                stay: run.is_none() && resolved.end == EndRule::Never,
+                context: run,
+                connect_timeout: resolved.connect_timeout,
+                rejoin_timeout: resolved.rejoin_timeout,
+            });
+            tokio::spawn(member.run(shutdown.clone()));
+            handle
+        });
+        Ok(Standing {
+            run_id,
+            member,
+            leader: Mutex::new(leader),
+            server: Mutex::new(server),
+            guard,
+            shutdown,
+        })
+    }
+
+    /// Waits until a task that only serves may leave. Never ends where there is no leader to say so.
+    pub(super) async fn joined(&self, resolved: &Resolved) -> Outcome {
+        let Some(member) = &self.member else { return std::future::pending().await };
+        let departure = member.job_ended().await;
+        let exit = Exit::from_code(departure.exit_code()).unwrap_or(Exit::Bug);
+        match departure {
+            Departure::JobEnded { cause: None } => {
+                self.sessions_ended().await;
+                info!("the job has ended well");
+                Outcome::done()
+            }
+            Departure::JobEnded { cause: Some(cause) } => {
+                Outcome::failed(exit, format!("the job has failed: {}: {}", cause.task, cause.message))
+            }
+            Departure::LeaderLost { error } => Outcome::failed(exit, error.to_string()),
+            Departure::Refused(error) => match resolved.plan.leader {
+                Some(leader) => {
+                    let address = resolved.cluster.address(leader).unwrap_or_default();
+                    outcome::of_refusal(exit, leader, address, &error)
+                }
+                None => Outcome::failed(exit, format!("{error:?}")),
+            },
+            Departure::ShutDown => Outcome::done(),
+        }
+    }
+
+    /// Waits until nobody has a session here: a run outside the leader's view may still need the variables.
+    async fn sessions_ended(&self) {
+        let Some(guard) = &self.guard else { return };
+        while !guard.sessions().list().is_empty() {
+            tokio::time::sleep(SESSIONS_POLL).await;
+        }
+    }
+
+    /// Waits until the task whose run ended with `own` may leave: the leader last of all, others at once.
+    pub(super) async fn job_ended(&self, own: Outcome) -> Outcome {
+        let leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let Some(leader) = leader else { return own };
+        match leader.await {
+            Ok(end) => {
+                let exit = Exit::from_code(end.exit_code(own.exit.code())).unwrap_or(Exit::Bug);
+                match (end.cause, own) {
+                    (Some(cause), Outcome { exit: Exit::Done, .. }) if exit != Exit::Done => {
+                        Outcome::failed(exit, format!("the job has failed: {}: {}", cause.task, cause.message))
+                    }
+                    (_, own) => own,
+                }
+            }
+            Err(error) => {
+                Outcome::failed(Exit::Bug, format!("the leader's service failed: {error}; a bug in dchost, please report it"))
+            }
+        }
+    }
+
+    /// Ends the server and everything else, and waits until calls have been answered.
+    pub(super) async fn end(&self) {
+        self.shutdown.cancel();
+        let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(server) = server {
+            match server.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => tracing::warn!("the server ended with an error: {error}"),
+                Err(error) => tracing::error!("the server's task failed: {error}; a bug in dchost, please report it"),
+            }
+        }
+    }
+
+    /// Ends the server and everything else without waiting.
+    pub(super) fn cut(&self) {
+        self.shutdown.cancel();
+    }
+}
+
+/// Binds the address where the task's server listens.
+fn bind(task: Task, listen: &Listen) -> Result<TcpListener, Outcome> {
+    let mut last = None;
+    for address in listen.addresses() {
+        match TcpListener::bind(address) {
+            Ok(listener) => return Ok(listener),
+            Err(error) => {
+                let in_use = error.kind() == io::ErrorKind::AddrInUse;
+                last = Some((address, error));
+                if in_use {
+                    break;
+                }
+            }
+        }
+    }
+    let Some((address, error)) = last else {
+        return Err(Outcome::failed(Exit::Bug, "there is no address to listen on; a bug in dchost, please report it"));
+    };
+    let mend = match error.kind() {
+        io::ErrorKind::AddrInUse => "another process has the port, perhaps another start of this task",
+        io::ErrorKind::AddrNotAvailable => "no interface of this machine has the address, see --bind",
+        io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
+        _ => "see --bind",
+    };
+    Err(Outcome::failed(Exit::Bind, format!("{task} can't listen on `{address}`: {error}; {mend}")))
+}
+
+/// Makes the server with its services.
+fn serve(
+    resolved: &Resolved,
+    task: Task,
+    incarnation: Incarnation,
+    listener: TcpListener,
+    store: &Store,
+    leader: Option<&LeaderHandle>,
+) -> io::Result<(Server, Guard)> {
+    let listed = store.clone();
+    let server = Server::new(ServerOptions {
+        task,
+        incarnation,
+        listener,
+        cluster: resolved.cluster.clone(),
+        leader: leader.map(LeaderHandle::part),
+        list_variables: Some(Arc::new(move || {
+            let row = |status: crate::variables::VariableStatus| VariableRow {
+                container: status.container,
+                name: status.name,
+                bytes: status.bytes,
+                version: status.version,
+            };
+            listed.statuses().into_iter().map(row).collect()
+        })),
+        rejoin_timeout: resolved.rejoin_timeout,
+        authorize: Arc::new(authorize),
+    })?;
+    let guard = server.guard();
+    info!("{task} serves on {} as incarnation {incarnation}", server.local_addr());
+    let server = server.with_service(VariablesService::new(guard.clone(), store.clone()).into_server());
+    Ok((server, guard))
+}
+
+/// What registrations compare: operators list evaluators for everyone, only for themselves, or for nobody.
+fn without_evaluators(cluster: &ClusterSpec) -> ClusterSpec {
+    let mut view = ClusterSpec::new();
+    for (task, address) in cluster.iter().filter(|(task, _)| task.job != TaskType::Evaluator) {
+        view.insert(task, address);
+    }
+    view
+}
+
+fn end_rule(rule: EndRule) -> lifetime::EndRule {
+    match rule {
+        EndRule::AllDone => lifetime::EndRule::AllDone,
+        EndRule::ChiefDone => lifetime::EndRule::ChiefDone,
+        EndRule::Never => lifetime::EndRule::Never,
+    }
+}

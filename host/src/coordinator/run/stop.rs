@@ -1,0 +1,102 @@
+//! What ends a process from outside: signals, the wall clock, and a launcher that has gone.
+
+use crate::coordinator::launched::launcher_gone;
+use crate::exit::Exit;
+use std::io;
+use std::time::Duration;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Why a process has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// SIGINT.
+    Interrupted,
+    /// SIGTERM.
+    Terminated,
+    /// The process that launched this one has gone.
+    LauncherGone,
+    /// `--timeout` has passed.
+    Timeout(Duration),
+}
+
+impl Reason {
+    /// The exit code that it gives the process.
+    pub(super) fn exit(self) -> Exit {
+        match self {
+            Reason::Interrupted => Exit::Interrupted,
+            Reason::Terminated | Reason::LauncherGone => Exit::Terminated,
+            Reason::Timeout(_) => Exit::Timeout,
+        }
+    }
+
+    /// Whether the task leaves, rather than fails.
+    pub(super) fn is_leaving(self) -> bool {
+        !matches!(self, Reason::Timeout(_))
+    }
+
+    /// What happened, in words.
+    pub(super) fn text(self) -> String {
+        match self {
+            Reason::Interrupted => "ended by SIGINT".to_owned(),
+            Reason::Terminated => "ended by SIGTERM".to_owned(),
+            Reason::LauncherGone => "ended because `dchost launch` has gone".to_owned(),
+            Reason::Timeout(timeout) => {
+                format!("the wall clock `--timeout {}` has passed", humantime::format_duration(timeout))
+            }
+        }
+    }
+}
+
+/// Tells when, and why, the process has to end. Cheap to clone.
+#[derive(Clone, Debug)]
+pub(super) struct Stop {
+    reason: watch::Receiver<Option<Reason>>,
+}
+
+impl Stop {
+    /// Starts to watch, on the present runtime. The clock of `timeout` starts now.
+    ///
+    /// # Errors
+    /// The system can't deliver signals.
+    pub(super) fn watch(launched: bool, timeout: Option<Duration>) -> io::Result<Self> {
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut terminate = signal(SignalKind::terminate())?;
+        let (sender, reason) = watch::channel(None);
+        tokio::spawn(async move {
+            let clock = async {
+                match timeout {
+                    Some(timeout) => {
+                        tokio::time::sleep(timeout).await;
+                        timeout
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            let launcher = async {
+                if launched { launcher_gone().await } else { std::future::pending().await }
+            };
+            let reason = tokio::select! {
+                _ = interrupt.recv() => Reason::Interrupted,
+                _ = terminate.recv() => Reason::Terminated,
+                () = launcher => Reason::LauncherGone,
+                timeout = clock => Reason::Timeout(timeout),
+            };
+            // Nobody is left to end where that fails.
+            let _ = sender.send(Some(reason));
+        });
+        Ok(Stop { reason })
+    }
+
+    /// Waits until the process has to end.
+    ///
+    /// # Cancel safety
+    /// Waiting has no effect.
+    pub(super) async fn wait(&self) -> Reason {
+        let mut reason = self.reason.clone();
+        match reason.wait_for(Option::is_some).await {
+            Ok(reason) => reason.expect("waited until it was there"),
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
