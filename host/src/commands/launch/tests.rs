@@ -194,7 +194,7 @@ fn flags_environment_and_log_reach_the_tasks_as_flags() {
     let cli = cli::Cli::try_parse_from(line.split(' ')).expect("it parses");
     let Some(cli::Command::Launch(args)) = &cli.command else { panic!("no launch") };
     let environment: Environment =
-        [("DCHOST_TIMEOUT", "9s"), ("NO_COLOR", "1"), ("HOME", "/home/me"), ("TF_CONFIG", "{}")].into_iter().collect();
+        [("DCHOST_TIMEOUT", "9s"), ("NO_COLOR", "1"), ("HOME", "/nowhere"), ("TF_CONFIG", "{}")].into_iter().collect();
     let log = config::log(&cli.log, &environment).expect("no faults");
     let config = config::launch(args, &environment).expect("no faults");
     let options = options(args, config, log, &environment, "/bin/dchost".into());
