@@ -11,15 +11,17 @@
 //! | open | a participant leaves without having arrived | `aborted` naming it, for all |
 //! | open | a participant fails or restarts, arrived or not | `peer-failed`, `peer-restarted` naming it, for all |
 //! | open | [`Barriers::cancel`] | the given error, for all |
-//! | ended | a task arrives (late, or because its answer was lost) | the stored result, again |
-//! | any | a generation that is neither open nor the one before | `failed-precondition` with both numbers, for the caller |
+//! | ended | a task arrives again, because its answer was lost | the stored result |
+//! | ended without it | a task arrives late | the stored error |
+//! | any | a task arrives at another generation than its last or its next | `failed-precondition` with both numbers, for the caller |
 //!
-//! A generation that ended in an error is over like one that passed: its participants meet again in the next one.
+//! A generation that ended in an error is over like one that passed: its participants meet again in the next one, those
+//! that came late after they were told of each generation that ended without them.
 
 use crate::attend::BarrierArrival;
 use crate::cluster::{Task, list_tasks};
 use crate::error::{Error, ErrorCode, Result};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// The most barrier names of one attempt. Each name is kept to its end, because its last result may be asked for again.
@@ -27,6 +29,9 @@ pub const NAMES_MAX: usize = 1024;
 
 /// The longest name of a barrier, in bytes; keeps reports and memory small.
 pub const NAME_BYTES_MAX: usize = 256;
+
+/// Results kept for each name: tasks may be so many failed generations behind and still be told how each ended.
+const RESULTS_MAX: usize = 16;
 
 /// What a task is to be told about a barrier.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,8 +101,10 @@ struct Barrier {
     since: Option<Instant>,
     /// The earliest of its waiters, with the timeout that it came from.
     deadline: Option<(Instant, Duration)>,
-    /// How the generation before ended.
-    last: Option<Result<()>>,
+    /// For each task the generation that it has to arrive at next.
+    next: BTreeMap<Task, u64>,
+    /// How the generations before ended, the latest last.
+    results: VecDeque<Result<()>>,
 }
 
 impl Barriers {
@@ -122,24 +129,22 @@ impl Barriers {
         }
         let participants = self.participants.len();
         let barrier = self.barriers.entry(arrival.name.clone()).or_default();
-        let given = arrival.generation;
-        if given.checked_add(1) == Some(barrier.generation)
-            && let Some(last) = &barrier.last
-        {
-            return answer(last.clone());
-        }
-        if given != barrier.generation {
-            let open = barrier.generation;
-            let hint = if given < open { "is over" } else { "has not begun" };
+        let (given, open) = (arrival.generation, barrier.generation);
+        let next = barrier.next.get(&task).copied().unwrap_or_default();
+        if given != next && given.checked_add(1) != Some(next) {
             return answer(Err(Error::new(
                 ErrorCode::FailedPrecondition,
                 format!(
-                    "{task} arrived at generation {given} of {}, which {hint}: generation {open} is open; every \
-                     chief and worker must pass a barrier equally often",
+                    "{task} arrived at generation {given} of {}, but its next one is {next}: each task must pass a \
+                     barrier as often as the others",
                     display_name(&arrival.name)
                 ),
             )
             .with_tasks([task])));
+        }
+        barrier.next.insert(task, given + 1);
+        if given < open {
+            return answer(barrier.result_of(&arrival.name, given));
         }
         barrier.arrived.insert(task);
         barrier.since.get_or_insert(now);
@@ -278,6 +283,20 @@ impl Barriers {
 }
 
 impl Barrier {
+    /// How a generation before the open one ended.
+    fn result_of(&self, name: &str, generation: u64) -> Result<()> {
+        let back = usize::try_from(self.generation - generation).unwrap_or(usize::MAX);
+        let stored = self.results.len().checked_sub(back).and_then(|index| self.results.get(index));
+        stored.cloned().unwrap_or_else(|| {
+            let message = format!(
+                "generation {generation} of {} ended long ago: generation {} is open",
+                display_name(name),
+                self.generation
+            );
+            Err(Error::new(ErrorCode::Aborted, message))
+        })
+    }
+
     /// Ends the open generation and opens the next.
     fn end(&mut self, name: &str, result: Result<()>) -> Vec<Answer> {
         let generation = self.generation;
@@ -285,7 +304,10 @@ impl Barrier {
         self.generation += 1;
         self.since = None;
         self.deadline = None;
-        self.last = Some(result.clone());
+        self.results.push_back(result.clone());
+        if self.results.len() > RESULTS_MAX {
+            self.results.pop_front();
+        }
         arrived
             .into_iter()
             .map(|task| Answer { task, name: name.to_owned(), generation, result: result.clone() })

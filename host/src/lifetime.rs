@@ -70,6 +70,9 @@ const FIRST_PROBE: Duration = Duration::from_secs(2);
 /// that other task may be noticed a moment later.
 const CONSEQUENCE_GRACE: Duration = Duration::from_secs(2);
 
+/// What is kept and passed on of an end report's message, in bytes; every task of the job is told.
+const MESSAGE_BYTES_MAX: usize = 4096;
+
 /// When ps and joined tasks leave.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum EndRule {
@@ -284,8 +287,9 @@ impl Lifetime {
     }
 
     /// Takes a task's end report, and acknowledges it. A second one of the same task changes nothing.
-    pub fn end(&mut self, now: Instant, connection: ConnectionId, report: EndReport) -> Vec<Effect> {
+    pub fn end(&mut self, now: Instant, connection: ConnectionId, mut report: EndReport) -> Vec<Effect> {
         let mut effects = Vec::new();
+        report.message.truncate(report.message.floor_char_boundary(MESSAGE_BYTES_MAX));
         let Some(&task) = self.connections.get(&connection) else { return effects };
         let Some(row) = self.rows.get_mut(&task) else { return effects };
         row.last_seen = Some(now);
@@ -367,6 +371,7 @@ impl Lifetime {
     pub fn next_deadline(&self) -> Option<Instant> {
         let phase = match self.phase {
             Phase::Training | Phase::Left => None,
+            Phase::TrainingEnded { .. } if self.stays() => None,
             Phase::TrainingEnded { at } => {
                 let guests = at + GUEST_GRACE + END_REPORT_GRACE;
                 let evaluators = at.checked_add(self.options.evaluator_grace);
@@ -401,7 +406,7 @@ impl Lifetime {
         let cause = Cause { task, exit_code: report.exit_code, message: report.message.clone() };
         effects.push(Effect::Failed { task, error: peer_failed(&cause) });
         let consequence = [Exit::Unreachable.code(), Exit::PeerFailed.code()].contains(&report.exit_code);
-        if consequence && task != self.options.leader {
+        if consequence {
             if self.phase == Phase::Training {
                 self.consequence.get_or_insert((now + CONSEQUENCE_GRACE, cause));
             }
@@ -453,21 +458,26 @@ impl Lifetime {
                     self.broadcast(LeaderEvent::Task { task, state: TaskState::Suspect, message }, effects);
                 }
             }
-            TaskState::Running if row.challenger.is_some() => {
-                let silent = row.last_seen.is_none_or(|seen| now >= seen + HEARTBEAT_INTERVAL * 2);
-                if restarted || (silent && matches!(outcome, ProbeOutcome::Refused(_))) {
-                    let message = format!("{task} was restarted: another incarnation registered");
-                    self.lose(now, task, true, message, effects);
-                }
+            TaskState::Running
+                if row.challenger.is_some()
+                    && (restarted || (row.is_quiet(now) && matches!(outcome, ProbeOutcome::Refused(_)))) =>
+            {
+                let message = format!("{task} was restarted: another incarnation registered");
+                self.lose(now, task, true, message, effects);
             }
             _ => {}
         }
-        self.answer_challenger(now, task, effects);
+        let answers = matches!(outcome, ProbeOutcome::Answered(_));
+        self.answer_challenger(now, task, answers, effects);
     }
 
     fn lose_overdue(&mut self, now: Instant, task: Task, effects: &mut Vec<Effect>) {
         let Some(row) = self.rows.get(&task) else { return };
-        let why = row.probe_error.as_deref().unwrap_or("it was not dialled");
+        let why = match (&row.refusal, &row.probe_error) {
+            (Some(refusal), _) => format!("it was refused: {refusal}"),
+            (None, Some(error)) => error.clone(),
+            (None, None) => "it was not dialled".to_owned(),
+        };
         let message = if row.state == TaskState::NeverSeen {
             let after = humantime::format_duration(self.options.connect_timeout);
             format!("{task} did not attend within {after} (--connect-timeout): {why}")
@@ -476,7 +486,7 @@ impl Lifetime {
             format!("{task} did not come back within {after} (--rejoin-timeout): {}; {why}", row.message)
         };
         self.lose(now, task, false, message, effects);
-        self.answer_challenger(now, task, effects);
+        self.answer_challenger(now, task, false, effects);
     }
 
     /// Takes a task for dead.
@@ -526,8 +536,8 @@ impl Lifetime {
                 let chief_done =
                     self.options.end == EndRule::ChiefDone && self.rows.get(&self.options.leader).is_some_and(ended);
                 if all_done || chief_done {
-                    let reason = "the chief's run has ended, and with it the training";
-                    effects.push(Effect::CancelBarriers { error: Error::new(ErrorCode::Cancelled, reason) });
+                    let error = Error::new(ErrorCode::Cancelled, "the training has ended");
+                    effects.push(Effect::CancelBarriers { error });
                     self.end_training(now, effects);
                 }
             }
@@ -536,8 +546,7 @@ impl Lifetime {
                 let evaluators_done = self.cause.is_some()
                     || !self.evaluator_runs()
                     || at.checked_add(self.options.evaluator_grace).is_some_and(|end| now >= end);
-                let stays = self.options.end == EndRule::Never && self.cause.is_none();
-                if guests_done && evaluators_done && !stays {
+                if guests_done && evaluators_done && !self.stays() {
                     self.end_job(now, effects);
                 }
             }
@@ -568,6 +577,11 @@ impl Lifetime {
         }
     }
 
+    /// Whether the job goes on after the training.
+    fn stays(&self) -> bool {
+        self.options.end == EndRule::Never && self.cause.is_none()
+    }
+
     fn runner_runs(&self) -> bool {
         self.rows.values().any(|row| row.runner && row.runs())
     }
@@ -584,12 +598,12 @@ impl Lifetime {
 /// What guests are told when the attempt has ended with a cause.
 pub fn peer_failed(cause: &Cause) -> Error {
     let (task, code) = (cause.task, cause.exit_code);
-    let message = match (cause.message.as_str(), code) {
-        ("", _) => format!("{task} failed with exit code {code}"),
-        (message, code) if code == Exit::Unreachable.code() || code == Exit::PeerFailed.code() => {
-            if message.contains(&task.to_string()) { message.to_owned() } else { format!("{task}: {message}") }
-        }
-        (message, code) => format!("{task} failed with exit code {code}: {message}"),
+    let message = match cause.message.as_str() {
+        "" => format!("{task} ended with exit code {code}"),
+        // Codes from 128 say that something happened to the task, not that its run failed; the message says what.
+        message if code >= Exit::Interrupted.code() && message.contains(&task.to_string()) => message.to_owned(),
+        message if code >= Exit::Interrupted.code() => format!("{task}: {message}"),
+        message => format!("{task} failed with exit code {code}: {message}"),
     };
     Error::new(ErrorCode::PeerFailed, message).with_tasks([task])
 }

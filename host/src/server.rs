@@ -3,15 +3,17 @@
 use crate::cluster::{ClusterSpec, Task};
 use crate::error::{Error, ErrorCode};
 use crate::ids::Incarnation;
+use crate::variables::Store;
 use crate::wire::transport::{
     CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, HEADER_LIST_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
     MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES,
 };
 use crate::wire::v1;
-use cluster::{ClusterService, LeaderPart, ListVariables};
+use cluster::{ClusterService, LeaderPart};
 use guard::{Authorize, Guard};
 use session::Sessions;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
@@ -22,6 +24,7 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Status, Streaming};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
+use variables::VariablesService;
 
 pub mod cluster;
 pub mod guard;
@@ -51,15 +54,15 @@ pub struct ServerOptions {
     pub cluster: ClusterSpec,
     /// The leader's half, where this server is the leader.
     pub leader: Option<LeaderPart>,
-    /// Lists the variables that the server holds, for status.
-    pub list_variables: Option<ListVariables>,
+    /// The variables that it holds.
+    pub store: Store,
     /// How long a session whose stream broke waits for another one.
     pub rejoin_timeout: Duration,
     /// Decides who may call what; [`guard::authorize`] unless a test says otherwise.
     pub authorize: Authorize,
 }
 
-/// A standard server that doesn't serve yet: make it, add services that need its guard, run it.
+/// A standard server that doesn't serve yet.
 pub struct Server {
     task: Task,
     incoming: TcpIncoming,
@@ -77,8 +80,7 @@ impl Server {
     /// # Errors
     /// The system's, when the listener can't be taken over; `InvalidData` if the embedded descriptors are damaged.
     pub fn new(options: ServerOptions) -> std::io::Result<Self> {
-        let ServerOptions { task, incarnation, listener, cluster, leader, list_variables, rejoin_timeout, authorize } =
-            options;
+        let ServerOptions { task, incarnation, listener, cluster, leader, store, rejoin_timeout, authorize } = options;
         listener.set_nonblocking(true)?;
         let local_addr = listener.local_addr()?;
         let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
@@ -99,12 +101,22 @@ impl Server {
         routes.add_service(reflection().build_v1().map_err(damaged)?);
         routes.add_service(reflection().build_v1alpha().map_err(damaged)?);
 
-        let cluster = ClusterService::new(guard.clone(), cluster, leader, list_variables, stopping.clone());
+        let cluster = ClusterService::new(guard.clone(), cluster, leader, store.clone(), stopping.clone());
         let cluster = v1::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let ops = v1::ops_server::OpsServer::new(ops::OpsService::new(guard.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
         let server = Server { task, incoming, local_addr, guard, routes, health, service_names: Vec::new(), stopping };
-        Ok(server.with_service(cluster).with_unserved(ops))
+        // The guard may hear of a new attempt before the first call that touches variables does.
+        let dropped = store.clone();
+        server.guard.on_attempt_ended(Arc::new(move |container, attempt| {
+            if let Err(error) = dropped.open(container, Some(attempt)) {
+                tracing::warn!(container, %error, "variables of the attempt before are not dropped");
+            }
+        }));
+        let variables = VariablesService::new(server.guard.clone(), store)
+            .into_server()
+            .max_decoding_message_size(MESSAGE_BYTES_MAX);
+        Ok(server.with_service(cluster).with_service(variables).with_unserved(ops))
     }
 
     /// The address that it listens on.
@@ -112,13 +124,13 @@ impl Server {
         self.local_addr
     }
 
-    /// The guard, for services that are added.
+    /// The guard: adopts attempts that the process hears of elsewhere, and shows sessions.
     pub fn guard(&self) -> Guard {
         self.guard.clone()
     }
 
     /// Adds a service; health shows it as serving.
-    pub fn with_service<S>(mut self, service: S) -> Self
+    fn with_service<S>(mut self, service: S) -> Self
     where
         S: tower::Service<
                 tonic::codegen::http::Request<tonic::body::Body>,

@@ -18,7 +18,10 @@ impl Lifetime {
     ) {
         let task = registration.task;
         if let Err(error) = self.check(&registration) {
-            effects.push(Effect::Answer { connection, result: Err(AttendError::Refused(error.clone())) });
+            if let Some(row) = self.rows.get_mut(&task) {
+                row.refusal = Some(error.message.clone());
+            }
+            effects.push(Effect::Answer { connection, result: Err(AttendError::Refused(error)) });
             if self.lacks_module(&registration) {
                 let cause = Cause { task, exit_code: Exit::Refused.code(), message: lacks_module_message(task) };
                 effects.push(Effect::Failed { task, error: peer_failed(&cause) });
@@ -82,19 +85,19 @@ impl Lifetime {
         }
     }
 
-    /// Answers the second incarnation of a task, once the first was dialled.
-    pub(super) fn answer_challenger(&mut self, now: Instant, task: Task, effects: &mut Vec<Effect>) {
+    /// Answers the second incarnation of a task, once the first was dialled; `answers`: a server did.
+    pub(super) fn answer_challenger(&mut self, now: Instant, task: Task, answers: bool, effects: &mut Vec<Effect>) {
         let Some(row) = self.rows.get_mut(&task) else { return };
         let Some(Challenger { connection, registration }) = row.challenger.take() else { return };
         let result = match row.state {
-            TaskState::Running => {
+            TaskState::Running if answers || !row.is_quiet(now) => {
                 let message = format!(
                     "another process runs {task} already (incarnation {}): stop it, or give this one another index",
                     row.incarnation.map(|incarnation| incarnation.to_string()).unwrap_or_default()
                 );
                 Err(AttendError::Refused(Error::new(ErrorCode::AlreadyExists, message).with_tasks([task])))
             }
-            TaskState::Suspect => {
+            TaskState::Running | TaskState::Suspect => {
                 let why = row.probe_error.as_deref().unwrap_or("not dialled yet");
                 Err(AttendError::Unreachable(format!("an earlier process of {task} may still live: {why}")))
             }
@@ -128,8 +131,9 @@ impl Lifetime {
         row.incarnation = Some(registration.incarnation);
         row.last_seen = Some(now);
         row.probe_error = None;
+        row.refusal = None;
         // A second incarnation that waits has its answer: the first lives.
-        self.answer_challenger(now, task, effects);
+        self.answer_challenger(now, task, true, effects);
         if back {
             let event = LeaderEvent::Task { task, state: TaskState::Running, message: "it is back".to_owned() };
             self.broadcast(event, effects);

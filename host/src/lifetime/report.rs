@@ -56,7 +56,11 @@ impl Lifetime {
                 task,
                 state: row.state,
                 silent_for: now.saturating_duration_since(row.since),
-                reason: row.probe_error.clone().unwrap_or_else(|| "not dialled yet".to_owned()),
+                reason: match (&row.refusal, &row.probe_error) {
+                    (Some(refusal), _) => format!("it was refused: {refusal}"),
+                    (None, Some(error)) => error.clone(),
+                    (None, None) => "not dialled yet".to_owned(),
+                },
             })
             .collect()
     }

@@ -1,6 +1,6 @@
 //! One task's row.
 
-use super::{ConnectionId, HEARTBEAT_SILENCE};
+use super::{ConnectionId, HEARTBEAT_INTERVAL, HEARTBEAT_SILENCE};
 use crate::attend::{EndReport, Registration, TaskState};
 use crate::ids::Incarnation;
 use std::time::Instant;
@@ -32,6 +32,8 @@ pub(super) struct Row {
     pub(super) probe_at: Instant,
     /// What the last probe showed.
     pub(super) probe_error: Option<String>,
+    /// Why its last registration was refused; the task is there, but can't take part.
+    pub(super) refusal: Option<String>,
     /// Whether the others know that it is suspect; a stream that reopens at once is no news.
     pub(super) announced: bool,
     pub(super) challenger: Option<Challenger>,
@@ -52,6 +54,7 @@ impl Row {
             probing: false,
             probe_at,
             probe_error: None,
+            refusal: None,
             announced: false,
             challenger: None,
             end: None,
@@ -73,6 +76,11 @@ impl Row {
     /// Whether its stream is open but nothing comes.
     pub(super) fn is_silent(&self, now: Instant) -> bool {
         self.connection.is_some() && self.last_seen.is_some_and(|seen| now >= seen + HEARTBEAT_SILENCE)
+    }
+
+    /// Whether its stream may be a dead one: open, but without a word for longer than a living task is silent.
+    pub(super) fn is_quiet(&self, now: Instant) -> bool {
+        self.last_seen.is_none_or(|seen| now >= seen + HEARTBEAT_INTERVAL * 2)
     }
 
     pub(super) fn is_overdue(&self, now: Instant) -> bool {

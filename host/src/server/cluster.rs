@@ -1,13 +1,16 @@
 //! The Cluster service: attend, session, status, drain.
 
-use crate::attend::{AttendError, LeaderEvent, TaskState};
-use crate::cluster::{ClusterSpec, Task};
+use crate::attend::{AttendError, LeaderEvent};
+use crate::barrier::BarrierStatus;
+use crate::cluster::ClusterSpec;
 use crate::error::{Error, ErrorCode};
 use crate::handles::{Attend, AttendChannel, BoxFuture};
-use crate::ids::{Attempt, Incarnation};
+use crate::lifetime::RowStatus;
 use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
+use crate::server::leader::{LeaderHandle, LeaderStatus};
 use crate::server::session::Lease;
+use crate::variables::{Store, VariableStatus};
 use crate::wire::attend::{
     event_to_wire, message_from_wire, registered_to_wire, registration_from_wire, state_to_wire,
 };
@@ -32,73 +35,27 @@ const STATUS_VARIABLES_MAX: usize = 10_000;
 /// Events that wait for a slow connection.
 const EVENTS_QUEUED: usize = 64;
 
-/// What the leader knows of the cluster.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaderReport {
-    /// The attempt that runs.
-    pub attempt: Attempt,
-    /// The leader's rows.
-    pub tasks: Vec<TaskRow>,
-    /// Barriers that tasks wait at.
-    pub barriers: Vec<BarrierRow>,
-}
-
-/// A task in the leader's rows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TaskRow {
-    /// Which task.
-    pub task: Task,
-    /// Its state.
-    pub state: TaskState,
-    /// Of the process that attends or attended; none before.
-    pub incarnation: Option<Incarnation>,
-    /// How long it has been in this state.
-    pub since: Duration,
-    /// How long ago it was last heard of; none if never.
-    pub last_seen: Option<Duration>,
-    /// Why it is so, in words.
-    pub message: String,
-}
-
-/// A barrier generation that tasks wait in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BarrierRow {
-    /// The barrier's name; empty for `wait_for_other_workers`.
-    pub name: String,
-    /// The open generation.
-    pub generation: u64,
-    /// Who has arrived.
-    pub arrived: Vec<Task>,
-    /// Who is missing.
-    pub missing: Vec<Task>,
-    /// How long ago the first task arrived.
-    pub since: Duration,
-}
-
-/// A variable that this server holds.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VariableRow {
-    /// Its container.
-    pub container: String,
-    /// Its name.
-    pub name: String,
-    /// Size of its value.
-    pub bytes: u64,
-    /// Counts applied writes.
-    pub version: u64,
-}
-
 /// The leader's half on this server.
 #[derive(Clone)]
 pub struct LeaderPart {
     /// Takes registrations.
     pub attend: Arc<dyn Attend>,
     /// Asks what it knows, for status; none once it has left.
-    pub report: Arc<dyn Fn() -> BoxFuture<'static, Option<LeaderReport>> + Send + Sync>,
+    pub status: Arc<dyn Fn() -> BoxFuture<'static, Option<LeaderStatus>> + Send + Sync>,
 }
 
-/// Lists the variables that this server holds, for status.
-pub type ListVariables = Arc<dyn Fn() -> Vec<VariableRow> + Send + Sync>;
+impl From<LeaderHandle> for LeaderPart {
+    fn from(leader: LeaderHandle) -> Self {
+        let asked = leader.clone();
+        LeaderPart {
+            attend: Arc::new(leader),
+            status: Arc::new(move || {
+                let leader = asked.clone();
+                Box::pin(async move { leader.status().await })
+            }),
+        }
+    }
+}
 
 /// Serves attend, session, status and drain. Cheap to clone.
 #[derive(Clone)]
@@ -106,20 +63,20 @@ pub struct ClusterService {
     guard: Guard,
     cluster: Arc<ClusterSpec>,
     leader: Option<LeaderPart>,
-    variables: Option<ListVariables>,
+    store: Store,
     stopping: CancellationToken,
 }
 
 impl ClusterService {
-    /// Makes the service. `leader` where this server is the leader; `variables` where it holds some.
+    /// Makes the service. `leader` where this server is the leader; `store` holds its variables.
     pub fn new(
         guard: Guard,
         cluster: ClusterSpec,
         leader: Option<LeaderPart>,
-        variables: Option<ListVariables>,
+        store: Store,
         stopping: CancellationToken,
     ) -> Self {
-        ClusterService { guard, cluster: Arc::new(cluster), leader, variables, stopping }
+        ClusterService { guard, cluster: Arc::new(cluster), leader, store, stopping }
     }
 
     fn not_the_leader(&self) -> Error {
@@ -207,17 +164,15 @@ impl cluster_server::Cluster for ClusterService {
             return Ok(Response::new(response));
         }
         if let Some(leader) = &self.leader
-            && let Some(report) = (leader.report)().await
+            && let Some(status) = (leader.status)().await
         {
-            response.attempt = Some(report.attempt.into());
-            response.task = report.tasks.into_iter().map(|row| self.task_status(row)).collect();
-            response.barrier = report.barriers.into_iter().map(|row| barrier_status(&container, row)).collect();
+            response.attempt = Some(status.attempt.into());
+            response.task = status.rows.into_iter().map(task_status).collect();
+            response.barrier = status.barriers.into_iter().map(|row| barrier_status(&container, row)).collect();
         }
-        if let Some(list) = &self.variables {
-            let rows = list();
-            response.variables_left_out = rows.len().saturating_sub(STATUS_VARIABLES_MAX) as u64;
-            response.variable = rows.into_iter().take(STATUS_VARIABLES_MAX).map(variable_status).collect();
-        }
+        let variables = self.store.statuses();
+        response.variables_left_out = variables.len().saturating_sub(STATUS_VARIABLES_MAX) as u64;
+        response.variable = variables.into_iter().take(STATUS_VARIABLES_MAX).map(variable_status).collect();
         response.session = self
             .guard
             .sessions()
@@ -267,7 +222,14 @@ async fn relay(
         }
     };
     let downward = async move {
-        while let Some(event) = leader_events.recv().await {
+        loop {
+            let event = tokio::select! {
+                // What the leader has said before the server stops is still delivered.
+                biased;
+                event = leader_events.recv() => event,
+                () = stopping.cancelled() => None,
+            };
+            let Some(event) = event else { return };
             if to_stream.send(Ok(event_to_wire(event))).await.is_err() {
                 return;
             }
@@ -277,12 +239,10 @@ async fn relay(
     // the sender to the leader, doesn't end `downward`: the leader closes it.
     tokio::pin!(downward);
     tokio::select! {
-        () = stopping.cancelled() => {}
         () = stream_gone.closed() => {}
         () = &mut downward => {}
         () = upward => {
             tokio::select! {
-                () = stopping.cancelled() => {}
                 () = stream_gone.closed() => {}
                 () = &mut downward => {}
             }
@@ -319,32 +279,30 @@ async fn hold(
     }
 }
 
-impl ClusterService {
-    fn task_status(&self, row: TaskRow) -> v1::TaskStatus {
-        v1::TaskStatus {
-            address: self.cluster.address(row.task).unwrap_or_default().to_owned(),
-            task: Some(row.task.into()),
-            state: state_to_wire(row.state).into(),
-            incarnation: row.incarnation.map_or(0, |incarnation| incarnation.0),
-            since_ms: milliseconds(row.since),
-            last_seen_ms: row.last_seen.map(milliseconds),
-            message: row.message,
-        }
+fn task_status(row: RowStatus) -> v1::TaskStatus {
+    v1::TaskStatus {
+        task: Some(row.task.into()),
+        address: row.address.unwrap_or_default(),
+        state: state_to_wire(row.state).into(),
+        incarnation: row.incarnation.map_or(0, |incarnation| incarnation.0),
+        since_ms: milliseconds(row.since.elapsed()),
+        last_seen_ms: row.last_seen.map(|seen| milliseconds(seen.elapsed())),
+        message: row.message,
     }
 }
 
-fn barrier_status(container: &str, row: BarrierRow) -> v1::BarrierStatus {
+fn barrier_status(container: &str, row: BarrierStatus) -> v1::BarrierStatus {
     v1::BarrierStatus {
         container: container.to_owned(),
         name: row.name,
         generation: row.generation,
         arrived: row.arrived.into_iter().map(Into::into).collect(),
         missing: row.missing.into_iter().map(Into::into).collect(),
-        since_ms: milliseconds(row.since),
+        since_ms: milliseconds(row.since.elapsed()),
     }
 }
 
-fn variable_status(row: VariableRow) -> v1::VariableStatus {
+fn variable_status(row: VariableStatus) -> v1::VariableStatus {
     v1::VariableStatus { container: row.container, name: row.name, bytes: row.bytes, version: row.version }
 }
 

@@ -6,7 +6,7 @@
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, Caller, Incarnation};
-use crate::server::session::Sessions;
+use crate::server::session::{SESSIONS_MAX, Sessions};
 use crate::wire::header::{Header, SESSION, missing};
 use crate::wire::v1;
 use std::collections::{HashMap, VecDeque};
@@ -17,28 +17,41 @@ use tokio_util::sync::CancellationToken;
 /// Longest container name, in bytes: it becomes a label and a part of file names.
 pub const CONTAINER_BYTES_MAX: usize = 63;
 
-/// Most containers whose attempt is remembered; a caller makes one by naming it.
-const CONTAINERS_MAX: usize = 4096;
+/// Most containers whose attempt is remembered; a caller makes one by naming it. As many as there may be sessions, so that
+/// containers in use always have room.
+const CONTAINERS_MAX: usize = SESSIONS_MAX + 1;
 
 /// Leader incarnations that are remembered as retired, for each container; restarts are minutes apart, stragglers seconds.
 const RETIRED_MAX: usize = 64;
 
 /// Every rpc of `dchost.v1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "each is the rpc of its name; proto/ says what it does")]
 pub enum Rpc {
+    /// A task's stream to its leader.
     Attend,
+    /// A run's lease on this server.
     Session,
+    /// How this server, or the leader's cluster, is doing.
     GetStatus,
+    /// Takes no new sessions, and leaves when the present ones have ended.
     Drain,
+    /// Sets initial values.
     Initialize,
+    /// Updates variables.
     Push,
+    /// Reads variables.
     Pull,
+    /// Reads rows.
     Gather,
+    /// Updates rows.
     Scatter,
+    /// Names variables without value, and waits for none.
     Uninitialized,
+    /// Forgets variables.
     Delete,
+    /// Hands a module over.
     PutModule,
+    /// Calls ops of a module.
     Call,
 }
 
@@ -128,9 +141,9 @@ pub fn authorize(identity: Identity, _rpc: Rpc, _container: &str) -> Result<()> 
     }
 }
 
-/// What is told when a container's attempt ends: drop its variables. Called before the first call of the new attempt is
+/// What is told when a container's attempt is followed by another, which is named: drop its variables. Called before the first call of the new attempt is
 /// admitted, under the guard's lock: it must not call the guard.
-pub type AttemptEnded = Arc<dyn Fn(&str) + Send + Sync>;
+pub type AttemptEnded = Arc<dyn Fn(&str, Attempt) + Send + Sync>;
 
 /// A call that may go on.
 #[derive(Clone, Debug)]
@@ -283,9 +296,14 @@ impl Guard {
         let Attempts { containers, subscribers } = &mut *attempts;
         let Some(state) = containers.get_mut(container) else {
             if containers.len() >= CONTAINERS_MAX {
+                // Split clients make a container each. One that nobody uses any more needs no memory of its attempts.
+                let used = self.inner.sessions.containers();
+                containers.retain(|name, _| used.contains(name));
+            }
+            if containers.len() >= CONTAINERS_MAX {
                 return Err(Error::new(
                     ErrorCode::ResourceExhausted,
-                    format!("{} has {CONTAINERS_MAX} containers already", self.inner.task),
+                    format!("{} has {CONTAINERS_MAX} containers in use already", self.inner.task),
                 ));
             }
             containers.insert(container.to_owned(), ContainerAttempt { current: attempt, retired: VecDeque::new() });
@@ -318,7 +336,7 @@ impl Guard {
         state.current = attempt;
         self.inner.sessions.end_earlier_attempts(container, attempt);
         for subscriber in subscribers {
-            subscriber(container);
+            subscriber(container, attempt);
         }
         Ok(())
     }

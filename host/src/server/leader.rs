@@ -28,6 +28,9 @@ pub const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 /// Commands that wait for the service. A full queue makes streams wait, not memory grow.
 const QUEUE_MAX: usize = 1024;
 
+/// Commands taken at a time: the search for the next deadline, which grows with the cluster, is done once for all.
+const BATCH_MAX: usize = 128;
+
 /// Events that wait for one task. A task that reads nothing while so many gather is cut off; it may attend again.
 const EVENTS_MAX: usize = 256;
 
@@ -178,6 +181,7 @@ impl Service {
         let mut report = tokio::time::interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);
         heartbeat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         report.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut batch = Vec::with_capacity(BATCH_MAX);
         loop {
             while let Some(connection) = self.cut_off.pop() {
                 let effects = self.lifetime.broken(std_now(), connection);
@@ -192,7 +196,11 @@ impl Service {
                     let effects = self.lifetime.stop(std_now());
                     self.perform(effects);
                 }
-                Some(command) = self.inbox.recv() => self.command(command),
+                _ = self.inbox.recv_many(&mut batch, BATCH_MAX) => {
+                    for command in batch.drain(..) {
+                        self.command(command);
+                    }
+                }
                 () = sleep_until(due.map_or_else(far_future, Instant::from_std)) => self.tick(),
                 _ = heartbeat.tick() => self.send_heartbeats(),
                 _ = report.tick() => report::log(&self.status()),
@@ -386,6 +394,10 @@ impl LeaderHandle {
 
 impl Attend for LeaderHandle {
     /// Registers; the answer waits for a probe where another incarnation of the task attends.
+    ///
+    /// # Errors
+    /// `Refused` and `Complete` as the rows decide; `Unreachable` while an earlier process of the task may live, and
+    /// after the service has ended.
     ///
     /// # Cancel safety
     /// A registration that was accepted but not taken is a stream that breaks at once.

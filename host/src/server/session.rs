@@ -7,13 +7,14 @@
 //! | attached | its stream breaks | detached |
 //! | attached, detached | a stream of the same run opens | attached, the earlier stream no longer counts |
 //! | detached | the rejoin timeout passes | ended |
-//! | any | a newer attempt of the container begins, or the server stops | ended |
+//! | any | a newer attempt of the container begins | ended |
 //!
-//! The end of a session cancels its token, to which blocked and unfinished calls are tied, and tells subscribers.
+//! The end of a session cancels its token, to which blocked and unfinished calls are tied, and tells subscribers. A server
+//! that stops cancels all tokens; nobody is told, since all that it held goes with it.
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, Caller, RunId};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -43,7 +44,8 @@ pub struct SessionRow {
     pub attached: bool,
 }
 
-/// What is told when a session ends; called on the thread that ends it, without locks of the sessions.
+/// What is told when a session ends; called on the thread that ends it, without locks of the sessions. It must not call
+/// the guard, whose lock is held when a new attempt ends sessions.
 pub type OnEnd = Arc<dyn Fn(&SessionEnd) + Send + Sync>;
 
 type Key = (String, RunId);
@@ -129,6 +131,11 @@ impl Sessions {
         self.end_where(|session| {
             session.caller.container == container && session.caller.attempt.is_some_and(|other| other != attempt)
         });
+    }
+
+    /// The containers that have a session.
+    pub fn containers(&self) -> HashSet<String> {
+        self.lock().sessions.keys().map(|(container, _)| container.clone()).collect()
     }
 
     /// Every session, by container and run.

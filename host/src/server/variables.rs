@@ -7,12 +7,11 @@
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
-use crate::server::cluster::{ListVariables, VariableRow};
 use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
 use crate::variables::{
     Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, Update,
-    UpdateKind, VariableRef, VariableStatus,
+    UpdateKind, VariableRef,
 };
 use crate::wire::header::{missing, response_header};
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
@@ -258,12 +257,6 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send +
 /// Whether a container is one that a split client made for itself: `run-` and its id.
 fn is_run_container(name: &str) -> bool {
     name.strip_prefix("run-").is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
-}
-
-/// Lists a store's variables for its server's status.
-pub fn list_variables(store: Store) -> ListVariables {
-    let row = |VariableStatus { container, name, bytes, version }| VariableRow { container, name, bytes, version };
-    Arc::new(move || store.statuses().into_iter().map(row).collect())
 }
 
 /// A stream of a header and chunks. Chunks are parts of the variable's blocks, not copies.

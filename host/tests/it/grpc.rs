@@ -8,7 +8,6 @@ use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::ids::{Caller, Incarnation, RunId};
 use dchost::server::cluster::LeaderPart;
 use dchost::server::guard::{Guard, authorize};
-use dchost::server::variables::VariablesService;
 use dchost::server::{Server, ServerOptions};
 use dchost::variables::Store;
 use std::net::SocketAddr;
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 mod attend;
 mod calls;
+mod job;
 mod service;
 
 /// What no test should ever wait for.
@@ -55,7 +55,7 @@ fn options(task: Task, incarnation: u64, listener: std::net::TcpListener) -> Ser
         listener,
         cluster: ClusterSpec::new().with_job(TaskType::Ps, ["ps.test:1"]).with_job(TaskType::Worker, ["worker.test:1"]),
         leader: None,
-        list_variables: None,
+        store: Store::default(),
         rejoin_timeout: LONG,
         authorize: Arc::new(authorize),
     }
@@ -65,8 +65,7 @@ fn options(task: Task, incarnation: u64, listener: std::net::TcpListener) -> Ser
 fn start(options: ServerOptions) -> Running {
     let server = Server::new(options).expect("the listener is good");
     let (addr, guard, shutdown) = (server.local_addr(), server.guard(), CancellationToken::new());
-    let variables = VariablesService::new(guard.clone(), Store::default()).into_server();
-    let serving = server.with_service(variables).run(shutdown.clone());
+    let serving = server.run(shutdown.clone());
     let serving = tokio::spawn(async move { serving.await.expect("the transport serves") });
     Running { addr, guard, shutdown, serving }
 }

@@ -7,7 +7,6 @@ use dchost::error::Result;
 use dchost::handles::{Change, InitializeMode, TaskVariables, UpdateKind, Value, VariableRef};
 use dchost::ids::{Attempt, Caller, Incarnation, RunId};
 use dchost::server::guard::authorize;
-use dchost::server::variables::{VariablesService, list_variables};
 use dchost::server::{Server, ServerOptions};
 use dchost::tensor::{DType, TensorType, TensorView};
 use dchost::variables::{Store, StoreOptions};
@@ -46,14 +45,13 @@ impl Ps {
             listener: std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port"),
             cluster: ClusterSpec::new().with_job(TaskType::Ps, ["ps.test:1"]),
             leader: None,
-            list_variables: Some(list_variables(store.clone())),
+            store: store.clone(),
             rejoin_timeout: Duration::from_secs(5),
             authorize: Arc::new(authorize),
         })
         .expect("the listener is good");
         let (addr, shutdown) = (server.local_addr(), CancellationToken::new());
-        let service = VariablesService::new(server.guard(), store.clone()).into_server();
-        let serving = server.with_service(service).run(shutdown.clone());
+        let serving = server.run(shutdown.clone());
         let serving = tokio::spawn(async move { serving.await.expect("the transport serves") });
         Ps { store, addr, shutdown, serving }
     }

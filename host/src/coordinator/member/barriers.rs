@@ -29,6 +29,7 @@ struct Rendezvous {
 
 /// An arrival without answer.
 struct Arrival {
+    since: Instant,
     deadline: Option<Instant>,
 }
 
@@ -64,9 +65,8 @@ impl MemberBarriers {
         }
         let deadline = timeout.and_then(|timeout| now.checked_add(timeout));
         rendezvous.waiters.push(Waiter { deadline, reply });
-        let earliest = rendezvous.arrival.as_ref().and_then(|arrival| arrival.deadline);
-        let deadline = [deadline, earliest].into_iter().flatten().min();
-        rendezvous.arrival = Some(Arrival { deadline });
+        let arrival = rendezvous.arrival.get_or_insert(Arrival { since: now, deadline });
+        arrival.deadline = [arrival.deadline, deadline].into_iter().flatten().min();
         Some(BarrierArrival { name: name.to_owned(), generation: rendezvous.generation, timeout })
     }
 
@@ -104,6 +104,13 @@ impl MemberBarriers {
                 Some(BarrierArrival { name: name.clone(), generation: rendezvous.generation, timeout })
             })
             .collect()
+    }
+
+    /// Where calls wait: name, generation, and since when.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = (&str, u64, Instant)> {
+        self.names.iter().filter(|(_, rendezvous)| !rendezvous.waiters.is_empty()).filter_map(|(name, rendezvous)| {
+            Some((name.as_str(), rendezvous.generation, rendezvous.arrival.as_ref()?.since))
+        })
     }
 
     /// Ends every call that waits.

@@ -27,6 +27,13 @@ pub(super) enum Link {
     Closed,
 }
 
+/// A leader that the task has met.
+pub(super) struct Watched {
+    pub(super) known: Incarnation,
+    pub(super) probe: Arc<dyn Probe>,
+    pub(super) address: String,
+}
+
 /// What a try came to.
 pub(super) enum Dialled {
     Open(AttendChannel),
@@ -52,7 +59,7 @@ impl Link {
     pub(super) fn dial(
         attend: Arc<dyn Attend>,
         registration: Registration,
-        watched: Option<(Incarnation, (Arc<dyn Probe>, String))>,
+        watched: Option<Watched>,
         leader: Task,
     ) -> Link {
         Link::Dialling(Box::pin(async move {
@@ -64,7 +71,7 @@ impl Link {
                     AttendError::Unreachable(format!("no answer to the registration within {after}"))
                 }
             };
-            if let (AttendError::Unreachable(_), Some((known, (probe, address)))) = (&error, watched) {
+            if let (AttendError::Unreachable(_), Some(Watched { known, probe, address })) = (&error, watched) {
                 match timeout(DIAL_TIMEOUT, probe.probe(leader, &address)).await {
                     Ok(ProbeOutcome::Refused(why)) => return Dialled::Gone(why),
                     Ok(ProbeOutcome::Answered(incarnation)) if incarnation != known => return Dialled::Restarted,

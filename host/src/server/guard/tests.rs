@@ -123,7 +123,7 @@ async fn attempts_only_go_forward() {
     let guard = guard();
     let drops = Arc::new(Mutex::new(0));
     let seen = drops.clone();
-    guard.on_attempt_ended(Arc::new(move |container| {
+    guard.on_attempt_ended(Arc::new(move |container, _| {
         assert_eq!(container, "default");
         *seen.lock().expect("no panic above") += 1;
     }));
@@ -162,4 +162,17 @@ async fn new_attempt_ends_the_sessions_of_the_old_one() {
     assert!(guard.adopt("default", Attempt { leader: Incarnation(1), number: 1 }).is_ok());
     assert!(lease.token().is_cancelled());
     assert_eq!(code(guard.admit(Rpc::Push, Some(header(Some((1, 0)))))), ErrorCode::Aborted);
+}
+
+#[tokio::test]
+async fn containers_that_nobody_uses_make_room() {
+    let guard = guard();
+    let attempt = |leader| Attempt { leader: Incarnation(leader), number: 0 };
+    let _lease = guard.sessions().open(&caller(None)).expect("there is room");
+    assert_eq!(guard.adopt("default", attempt(1)), Ok(()));
+    for run in 0..=CONTAINERS_MAX {
+        assert_eq!(guard.adopt(&format!("run-{run}"), attempt(2)), Ok(()));
+    }
+    assert_eq!(guard.attempt("default"), Some(attempt(1)), "one in use is remembered");
+    assert_eq!(guard.attempt("run-0"), None);
 }

@@ -50,7 +50,8 @@ fn registration_survives_the_wire() {
 
 #[test]
 fn bad_registration_names_its_field() {
-    let spoilers: [(fn(&mut v1::Register), &str); 6] = [
+    type Spoil = fn(&mut v1::Register);
+    let spoilers: [(Spoil, &str); 6] = [
         (|register| register.incarnation = 0, "register.incarnation"),
         (|register| register.module_digest = vec![1; 31].into(), "register.module_digest"),
         (|register| register.mode = 77, "register.mode"),

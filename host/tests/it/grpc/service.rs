@@ -203,3 +203,21 @@ async fn probe_tells_alive_refused_and_strange_apart() {
     greeting.abort();
     server.stop().await;
 }
+
+#[tokio::test]
+async fn client_that_stays_does_not_hold_up_shutdown() {
+    use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+    let server = start(options(PS, 7, listener()));
+    let mut health = HealthClient::new(channel(server.addr).await);
+    let watch = HealthCheckRequest { service: "dchost.v1.Cluster".into() };
+    let mut watched = health.watch(watch).await.expect("it is served").into_inner();
+    let mut statuses = Vec::new();
+    statuses.push(watched.message().await.expect("it answers").expect("it answers").status());
+    let started = std::time::Instant::now();
+    server.stop().await;
+    assert!(started.elapsed() < dchost::server::SHUTDOWN_TIMEOUT + Duration::from_secs(5), "{:?}", started.elapsed());
+    // Watchers learn that the server stops before it does.
+    statuses.push(watched.message().await.expect("it answers").expect("it answers").status());
+    use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
+    assert_eq!(statuses, [Serving, NotServing]);
+}
