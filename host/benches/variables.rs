@@ -1,26 +1,30 @@
 //! Push (add) and pull of one f32 variable through loopback, against a plain tonic stream of the same bytes in the same run.
 //!
-//! Both sides share server, channel and HTTP/2 settings. The plain server drops what it gets and the plain client too; neither
+//! Both sides have the same channel and HTTP/2 settings. The plain server drops what it gets and the plain client too; neither
 //! copies, stages or adds, so a ratio of 1 is an upper bound. Rounds alternate between all four, so that the machine's mood hits
 //! all alike; the table shows medians. Run with `cargo bench -p dchost --bench variables`.
 
 use bytes::Bytes;
-use dchost::client::channel::{Lane, Peers, PeersOptions, Try};
+use dchost::client::channel::connect::endpoint;
+use dchost::client::channel::{Peers, PeersOptions};
 use dchost::client::variables::RemoteVariables;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::handles::{Change, InitializeMode, TaskVariables, UpdateKind, VariableRef};
 use dchost::ids::{Caller, Incarnation, RunId};
 use dchost::server::guard::authorize;
-use dchost::server::variables::{PullStream, VariablesService};
+use dchost::server::variables::PullStream;
 use dchost::server::{Server, ServerOptions};
 use dchost::tensor::{DType, TensorType, TensorView};
 use dchost::variables::Store;
+use dchost::wire::transport::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 use dchost::wire::v1::{self, pull_response, push_request, variables_client::VariablesClient, variables_server};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
+use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 const PS: Task = Task::new(TaskType::Ps, 0);
@@ -82,27 +86,20 @@ impl variables_server::Variables for Plain {
     }
 }
 
-/// Starts a server and opens channels to it.
-fn start(plain: Option<Plain>) -> Peers {
+/// Starts the standard server and opens channels to it.
+fn start() -> Peers {
     let server = Server::new(ServerOptions {
         task: PS,
         incarnation: Incarnation(1),
         listener: std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port"),
         cluster: ClusterSpec::new(),
         leader: None,
-        list_variables: None,
+        store: Store::default(),
         rejoin_timeout: Duration::from_secs(30),
         authorize: Arc::new(authorize),
     })
     .expect("the listener is good");
     let address = server.local_addr().to_string();
-    let server = match plain {
-        Some(plain) => server.with_service(variables_server::VariablesServer::new(plain)),
-        None => {
-            let service = VariablesService::new(server.guard(), Store::default());
-            server.with_service(service.into_server())
-        }
-    };
     tokio::spawn(server.run(CancellationToken::new()));
     Peers::new(PeersOptions {
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [address]),
@@ -113,23 +110,32 @@ fn start(plain: Option<Plain>) -> Peers {
     })
 }
 
-async fn plain_push(peers: &Peers, data: &Bytes) {
-    let push = |Try { channel, .. }| async move {
-        let message = |chunk| v1::PushRequest { kind: Some(push_request::Kind::Chunk(chunk)) };
-        let stream = tokio_stream::iter(chunks(data).map(message).collect::<Vec<_>>());
-        VariablesClient::new(channel).push(stream).await?.into_inner().message().await
-    };
-    peers.call(PS, Lane::Bulk, true, push).await.expect("the plain push works");
+/// Starts the plain server, with the standard server's settings, and a channel with the client's.
+async fn start_plain(plain: Plain) -> Channel {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+    let address = listener.local_addr().expect("it is bound").to_string();
+    let serving = tonic::transport::Server::builder()
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_frame_size(FRAME_BYTES_MAX)
+        .add_service(variables_server::VariablesServer::new(plain))
+        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
+    tokio::spawn(serving);
+    endpoint(&address).expect("the address is good").connect_lazy()
 }
 
-async fn plain_pull(peers: &Peers, variable: &VariableRef) {
-    let pull = |Try { channel, .. }| async move {
-        let request = v1::PullRequest { variable: vec![variable.into()], ..Default::default() };
-        let mut stream = VariablesClient::new(channel).pull(request).await?.into_inner();
-        while stream.message().await?.is_some() {}
-        Ok(())
-    };
-    peers.call(PS, Lane::Bulk, false, pull).await.expect("the plain pull works");
+async fn plain_push(channel: &Channel, data: &Bytes) {
+    let message = |chunk| v1::PushRequest { kind: Some(push_request::Kind::Chunk(chunk)) };
+    let stream = tokio_stream::iter(chunks(data).map(message));
+    let answer = VariablesClient::new(channel.clone()).push(stream).await.expect("the plain push works");
+    answer.into_inner().message().await.expect("the plain push ends well");
+}
+
+async fn plain_pull(channel: &Channel, variable: &VariableRef) {
+    let request = v1::PullRequest { variable: vec![variable.into()], ..Default::default() };
+    let answer = VariablesClient::new(channel.clone()).pull(request).await.expect("the plain pull works");
+    let mut stream = answer.into_inner();
+    while stream.message().await.expect("the plain pull goes on").is_some() {}
 }
 
 async fn push(variables: &RemoteVariables, variable: &VariableRef, data: &Bytes) {
@@ -154,7 +160,7 @@ fn show(bytes: usize, time: Duration) -> String {
 
 async fn measure() {
     let all = Bytes::from(vec![0_u8; 64 << 20]);
-    let (plain, dchost) = (start(Some(Plain(all.clone()))), start(None));
+    let (plain, dchost) = (start_plain(Plain(all.clone())).await, start());
     let variables = RemoteVariables::new(dchost, PS);
     println!("{:>8} {:>5} {:>14} {:>14} {:>18}", "bytes", "", "dchost", "plain tonic", "dchost/plain speed");
     for (bytes, rounds) in [(4 << 10, 400), (1 << 20, 100), (16 << 20, 30), (64 << 20, 15)] {

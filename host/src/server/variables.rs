@@ -123,7 +123,7 @@ impl VariablesService {
         Ok(apply(ticket, staging, write, remember).await?)
     }
 
-    async fn push_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<Vec<Snapshot>, Status> {
+    async fn push_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<(Admitted, Vec<Snapshot>), Status> {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Push, stream).await?;
         if header.if_absent {
             return Err(invalid("`if_absent` belongs to Initialize").into());
@@ -135,7 +135,10 @@ impl VariablesService {
         let container = self.open(&admitted.caller)?;
 
         let mut ticket = match self.begin(&admitted).await? {
-            Begin::Replay(answer) => return Ok(replay(&container, &variables, want_values, answer?).await?),
+            Begin::Replay(answer) => {
+                let snapshots = replay(&container, &variables, want_values, answer?).await?;
+                return Ok((admitted, snapshots));
+            }
             Begin::Fresh(ticket) => ticket,
         };
         container.check_push(&variables)?;
@@ -144,7 +147,8 @@ impl VariablesService {
         let remember = move |snapshots: &Vec<Snapshot>| {
             Remembered::of(snapshots.iter().map(|snapshot| (snapshot.version, &snapshot.blocks)), want_values)
         };
-        Ok(apply(ticket, staging, write, remember).await?)
+        let snapshots = apply(ticket, staging, write, remember).await?;
+        Ok((admitted, snapshots))
     }
 
     async fn begin(&self, admitted: &Admitted) -> Result<Begin> {
@@ -259,7 +263,8 @@ fn is_run_container(name: &str) -> bool {
 pub type PullStream = Pin<Box<dyn Stream<Item = Result<v1::PullResponse, Status>> + Send>>;
 
 impl VariablesService {
-    fn send(&self, snapshots: Vec<Snapshot>) -> PullStream {
+    /// Streams values, as long as the caller's session lasts.
+    fn send(&self, admitted: Admitted, snapshots: Vec<Snapshot>) -> PullStream {
         let header = v1::PullHeader {
             header: response_header(self.guard.incarnation()),
             tensor: snapshots.iter().map(|snapshot| v1::TensorHeader::from(&snapshot.ty)).collect(),
@@ -274,7 +279,11 @@ impl VariablesService {
             })
         });
         let kinds = std::iter::once(pull_response::Kind::Header(header)).chain(chunks);
-        Box::pin(tokio_stream::iter(kinds.map(|kind| Ok(v1::PullResponse { kind: Some(kind) }))))
+        let message = move |kind| match admitted.session.is_cancelled() {
+            true => Err(admitted.ended().into()),
+            false => Ok(v1::PullResponse { kind: Some(kind) }),
+        };
+        Box::pin(tokio_stream::iter(kinds.map(message)))
     }
 }
 
@@ -293,8 +302,8 @@ impl variables_server::Variables for VariablesService {
     }
 
     async fn push(&self, request: Request<Streaming<v1::PushRequest>>) -> Result<Response<Self::PushStream>, Status> {
-        let snapshots = self.push_stream(request.into_inner()).await?;
-        Ok(Response::new(self.send(snapshots)))
+        let (admitted, snapshots) = self.push_stream(request.into_inner()).await?;
+        Ok(Response::new(self.send(admitted, snapshots)))
     }
 
     async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
@@ -309,7 +318,7 @@ impl variables_server::Variables for VariablesService {
         let variables = variables(request.variable)?;
         let container = self.open(&admitted.caller)?;
         let snapshots = admitted.run(pull(&container, &variables)).await?;
-        Ok(Response::new(self.send(snapshots)))
+        Ok(Response::new(self.send(admitted, snapshots)))
     }
 
     async fn gather(&self, request: Request<v1::GatherRequest>) -> Result<Response<Self::GatherStream>, Status> {

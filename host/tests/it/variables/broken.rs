@@ -20,8 +20,8 @@ struct Relay {
 
 impl Relay {
     async fn start(to: SocketAddr) -> Relay {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let relay = Relay { addr: listener.local_addr().unwrap(), cuts: Arc::default() };
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+        let relay = Relay { addr: listener.local_addr().expect("it is bound"), cuts: Arc::default() };
         let cuts = relay.cuts.clone();
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
@@ -34,7 +34,7 @@ impl Relay {
 
     /// Cuts the connections that carry more than `LARGE` bytes, in turn.
     fn cut(&self, cuts: impl IntoIterator<Item = usize>, rest: Option<usize>) {
-        *self.cuts.lock().unwrap() = (cuts.into_iter().collect(), rest);
+        *self.cuts.lock().expect("no panic under the lock") = (cuts.into_iter().collect(), rest);
     }
 }
 
@@ -52,7 +52,7 @@ async fn relay_one(client: TcpStream, server: TcpStream, cuts: Arc<Mutex<(VecDeq
     while let Ok(read) = from_client.read(&mut buffer).await {
         let next = sent + read;
         if next > LARGE && cut.is_none() {
-            let mut cuts = cuts.lock().unwrap();
+            let mut cuts = cuts.lock().expect("no panic under the lock");
             let rest = cuts.1;
             cut = Some(cuts.0.pop_front().or(rest));
         }

@@ -1,10 +1,12 @@
 //! Every call there and back, small and large.
 
 use super::*;
+use dchost::client::channel::Try;
 use dchost::coordinator::local::LocalVariables;
 use dchost::coordinator::placement::{PlacedVariables, PlacementOptions};
 use dchost::error::ErrorCode;
 use dchost::handles::{Placement, Variable, Variables};
+use dchost::wire::v1;
 use std::time::Instant;
 use tokio::sync::watch;
 
@@ -63,6 +65,16 @@ async fn state_is_shared_by_the_runs_of_a_container() {
     initialize(&a, &w, &[1, 2, 3]).await.unwrap();
     assert_eq!(pull(&b, &w).await.unwrap().tensor.data, [1, 2, 3][..]);
     assert_eq!(pull(&other, &w).await.unwrap_err().code, ErrorCode::Uninitialized);
+    let status = peers(ps.addr, caller("default", WORKER, 4))
+        .call(PS, Lane::Control, false, |Try { channel, header }| async move {
+            let request = v1::GetStatusRequest { header: Some(header), ..Default::default() };
+            Ok(v1::cluster_client::ClusterClient::new(channel).get_status(request).await?.into_inner())
+        })
+        .await
+        .unwrap();
+    let rows: Vec<_> =
+        status.variable.iter().map(|row| (&*row.container, &*row.name, row.bytes, row.version)).collect();
+    assert_eq!(rows, [("default", "w", 3, 1)]);
     let error = pull(&b, &u8s("w", 4)).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidArgument);
     assert!(error.message.contains("`u8[3]`") && error.message.contains("`u8[4]`"), "{error}");
