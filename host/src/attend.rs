@@ -178,3 +178,14 @@ pub enum AttendError {
     /// The job is complete: leave with 0.
     Complete,
 }
+
+/// What dialling a task's address shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeOutcome {
+    /// A dchost server of this incarnation answered.
+    Answered(Incarnation),
+    /// The connection was refused: nobody listens.
+    Refused(String),
+    /// Nothing came back in time, or the name doesn't resolve. Says which.
+    NoAnswer(String),
+}

@@ -6,13 +6,13 @@ use crate::attend::{AttendError, LeaderEvent, MemberMessage, Registered, Registr
 use crate::cluster::Task;
 use crate::context::WorkerContext;
 use crate::error::{Error, Result};
-use crate::ids::Incarnation;
 use crate::tensor::{Tensor, TensorType, TensorView};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
+pub use crate::attend::ProbeOutcome;
 pub use crate::variables::{InitializeMode, UpdateKind, VariableRef};
 
 /// A boxed future, so that the traits here can be trait objects.
@@ -216,17 +216,6 @@ pub struct AttendChannel {
     pub messages: mpsc::Sender<MemberMessage>,
     /// From the leader; ends when the stream is broken.
     pub events: mpsc::Receiver<LeaderEvent>,
-}
-
-/// What dialling a task's address shows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ProbeOutcome {
-    /// A dchost server of this incarnation answered.
-    Answered(Incarnation),
-    /// The connection was refused: nobody listens.
-    Refused(String),
-    /// Nothing came back in time, or the name doesn't resolve. Says which.
-    NoAnswer(String),
 }
 
 /// How the leader finds out whether a silent task lives.

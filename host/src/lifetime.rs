@@ -33,13 +33,13 @@ mod row;
 
 pub use report::{RowStatus, Silent};
 
+use crate::attend::ProbeOutcome;
 use crate::attend::{
     AttendError, Cause, EndReport, LeaderEvent, Mode, Registered, Registration, Replication, TaskState,
 };
 use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
-use crate::handles::ProbeOutcome;
 use crate::ids::{Attempt, Incarnation};
 use row::Row;
 use std::collections::BTreeMap;

@@ -26,7 +26,7 @@ use crate::context::WorkerContext;
 use crate::exit::Exit;
 use crate::handles::{Handles, Job, TaskVariables};
 use crate::ids::Caller;
-use crate::runtime::{DirGrant, Engine, EngineOptions, GuestOptions, Limits, Module};
+use crate::runtime::{Engine, EngineOptions, GuestOptions, Limits, LoadError, Module};
 use crate::variables::{Store, StoreOptions};
 use guest::{Ended, Guests};
 use standing::Standing;
@@ -118,7 +118,12 @@ impl Process {
         };
         let refuse = |error: anyhow::Error| Outcome::failed(Exit::Refused, format!("{error:#}"));
         let engine = Engine::new(options).map_err(|error| refuse(error.into()))?;
-        engine.load(path).await.map_err(|error| refuse(error.into()))
+        let module = engine.load(path).await.map_err(|error| {
+            let exit = if matches!(error, LoadError::Bug { .. }) { Exit::Bug } else { Exit::Refused };
+            Outcome::failed(exit, format!("{:#}", anyhow::Error::from(error)))
+        })?;
+        module.check_limits(&self.guest_limits()).map_err(|error| refuse(error.into()))?;
+        Ok(module)
     }
 
     /// Runs without a cluster: the variables live in this process, and nobody else has them.
@@ -272,25 +277,20 @@ impl Process {
     }
 
     fn guest_options(&self) -> GuestOptions {
-        let Resolved { limits, guest_args, env, dirs, .. } = &self.resolved;
-        let grant = |dir: &super::resolve::values::DirGrant| DirGrant {
-            host: dir.host.clone(),
-            guest: dir.guest.clone(),
-            read_only: dir.read_only,
-        };
-        GuestOptions {
-            args: guest_args.clone(),
-            env: env.clone(),
-            dirs: dirs.iter().map(grant).collect(),
-            limits: Limits {
-                max_memory_bytes: limits.memory_bytes_max,
-                cpu_timeout: limits.cpu_timeout,
-                fuel: limits.fuel,
-                max_tensor_bytes: limits.tensor_bytes_max,
-                max_handles: usize::try_from(limits.handles_max).unwrap_or(usize::MAX),
-                max_output_bytes: limits.output_bytes_max,
-                ..Limits::default()
-            },
+        let Resolved { guest_args, env, dirs, .. } = &self.resolved;
+        GuestOptions { args: guest_args.clone(), env: env.clone(), dirs: dirs.clone(), limits: self.guest_limits() }
+    }
+
+    fn guest_limits(&self) -> Limits {
+        let limits = &self.resolved.limits;
+        Limits {
+            max_memory_bytes: limits.memory_bytes_max,
+            cpu_timeout: limits.cpu_timeout,
+            fuel: limits.fuel,
+            max_tensor_bytes: limits.tensor_bytes_max,
+            max_handles: usize::try_from(limits.handles_max).unwrap_or(usize::MAX),
+            max_output_bytes: limits.output_bytes_max,
+            ..Limits::default()
         }
     }
 

@@ -5,6 +5,9 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use crate::lifetime::EndRule;
+pub use crate::runtime::DirGrant;
+
 /// Spellings of [`Mode`].
 pub const MODES: [&str; 2] = ["independent-worker", "split-client"];
 /// Spellings of [`Replication`].
@@ -43,31 +46,9 @@ impl RpcLayer {
     }
 }
 
-/// When ps and joined tasks leave.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EndRule {
-    /// Once every run has ended.
-    AllDone,
-    /// Once the chief's run has ended.
-    ChiefDone,
-    /// Never: TensorFlow's join.
-    Never,
-}
-
 /// A duration or none, which means without limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timeout(pub Option<Duration>);
-
-/// A directory that the guest may see.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirGrant {
-    /// The directory here.
-    pub host: PathBuf,
-    /// Its path for the guest.
-    pub guest: String,
-    /// Whether the guest may only read.
-    pub read_only: bool,
-}
 
 /// A variable of the guest's environment.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -76,7 +76,7 @@ impl Standing {
                     replication: resolved.replication,
                     barrier: resolved.cluster_barrier,
                     module_digest,
-                    end: end_rule(resolved.end),
+                    end: resolved.end,
                     connect_timeout: resolved.connect_timeout,
                     rejoin_timeout: resolved.rejoin_timeout,
                     evaluator_grace: resolved.evaluator_grace,
@@ -288,12 +288,4 @@ fn without_evaluators(cluster: &ClusterSpec) -> ClusterSpec {
         view.insert(task, address);
     }
     view
-}
-
-fn end_rule(rule: EndRule) -> lifetime::EndRule {
-    match rule {
-        EndRule::AllDone => lifetime::EndRule::AllDone,
-        EndRule::ChiefDone => lifetime::EndRule::ChiefDone,
-        EndRule::Never => lifetime::EndRule::Never,
-    }
 }
