@@ -87,7 +87,8 @@ fn only_the_task_that_failed_before_the_first_barrier_is_blamed() -> Result<()> 
 
 #[test]
 fn a_barrier_with_a_timeout_names_who_is_missing() -> Result<()> {
-    let builder = Cluster::builder().workers(3).guest("barrier_loop").guest_args(["1", "", "2000"]).held("worker:2");
+    let builder =
+        Cluster::builder().workers(3).guest("barrier_loop").guest_args(["1", "late", "2000"]).held("worker:2");
     let outcomes = builder.start()?.wait_all(PATIENCE)?;
     for task in ["worker:0", "worker:1"] {
         assert!(matches!(outcomes[task].code, 201 | 202), "{}", outcomes.report());
@@ -156,10 +157,11 @@ fn a_killed_ps_is_named_within_seconds() -> Result<()> {
 }
 
 #[test]
-fn a_worker_that_is_told_to_end_leaves_with_143_and_is_named() -> Result<()> {
-    let cluster = Cluster::builder().workers(3).ps(1).guest("waits_uninitialized").start()?;
+fn a_worker_that_is_told_to_end_leaves_with_143_and_is_named_by_the_barrier() -> Result<()> {
+    // More rounds than anybody waits for: it is told to end in the middle of them.
+    let cluster = Cluster::builder().workers(3).ps(1).guest("barrier_loop").guest_args(["100000000"]).start()?;
     for task in ["worker:0", "worker:1", "worker:2"] {
-        cluster.wait_for_line(task, "waiting")?;
+        cluster.wait_for_line(task, "attends its leader")?;
     }
     cluster.signal("worker:1", Signal::TERM);
     let outcomes = cluster.wait_all(PATIENCE)?;
