@@ -116,9 +116,12 @@ fn a_variable_that_nobody_makes_ends_a_bounded_wait_by_name() -> Result<()> {
 
 #[test]
 fn a_dead_chief_ends_the_wait_for_its_variables() -> Result<()> {
+    // The chief gives up after a while, in which the worker has come to wait without limit.
     let builder = Cluster::builder().chief().workers(1).ps(1).guest("waits_uninitialized");
-    let outcomes = builder.task_guest_args("chief:0", ["soon"]).start()?.wait_all(PATIENCE)?;
-    outcomes.expect_codes([("chief:0", 3), ("ps:0", 202), ("worker:0", 202)]);
+    let cluster = builder.task_guest_args("chief:0", ["5000"]).start()?;
+    cluster.wait_for_line("worker:0", "waiting")?;
+    let outcomes = cluster.wait_all(PATIENCE)?;
+    outcomes.expect_codes([("chief:0", 1), ("ps:0", 202), ("worker:0", 202)]);
     outcomes.expect_output("worker:0", "chief:0");
     Ok(())
 }
