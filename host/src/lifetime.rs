@@ -22,8 +22,8 @@
 //! | phase | ends when | what follows |
 //! | --- | --- | --- |
 //! | training | every runner has ended (`--end chief-done`: the leader's), or the attempt has failed for good | training-ended to all |
-//! | training ended | no runner runs (at most [`GUEST_GRACE`] and a little), and evaluators have ended or had their grace | job-ended to all; `--end never` stays here unless the job failed |
-//! | job ended | the others have gone, and after a failure every listed task has heard of it; at most [`LEAVE_GRACE`] | the leader leaves |
+//! | training ended | no runner runs (at most [`GUEST_GRACE`] and a little), and evaluators have ended or had their grace (listed ones that have not attended: at most [`LEAVE_GRACE`] of it) | job-ended to all; `--end never` stays here unless the job failed |
+//! | job ended | the others have gone, and every listed task has heard of it; at most [`LEAVE_GRACE`] | the leader leaves |
 //!
 //! A leader without module serves: it keeps rows, and its job never ends by itself.
 
@@ -198,6 +198,14 @@ enum Phase {
     Left,
 }
 
+/// How long something is waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wait {
+    Over,
+    Until(Instant),
+    Unlimited,
+}
+
 /// The state machine; see the module's tables.
 #[derive(Debug)]
 pub struct Lifetime {
@@ -210,7 +218,7 @@ pub struct Lifetime {
     cause: Option<Cause>,
     /// When the attempt began.
     started: Instant,
-    /// Who has heard of the failure when it came to attend; others that never attended wait for a leader still.
+    /// Who has heard that the training is over when it came to attend; others that never attended still wait for a leader.
     told: BTreeSet<Task>,
     /// A failure that looks like a consequence, and when it counts as the cause.
     consequence: Option<(Instant, Cause)>,
@@ -381,12 +389,12 @@ impl Lifetime {
             Phase::TrainingEnded { .. } if self.stays() => None,
             Phase::TrainingEnded { at } => {
                 let guests = at + GUEST_GRACE + END_REPORT_GRACE;
-                let evaluators = at.checked_add(self.options.evaluator_grace);
-                match (self.runner_runs(), self.evaluator_runs() && self.cause.is_none()) {
-                    (true, true) => evaluators.map(|evaluators| guests.max(evaluators)),
-                    (true, false) => Some(guests),
-                    (false, true) => evaluators,
-                    (false, false) => None,
+                let evaluators = self.evaluators_done_at(at);
+                match (self.runner_runs(), evaluators) {
+                    (true, Wait::Until(evaluators)) => Some(guests.max(evaluators)),
+                    (true, Wait::Over) => Some(guests),
+                    (false, Wait::Until(evaluators)) => Some(evaluators),
+                    (_, Wait::Unlimited) | (false, Wait::Over) => None,
                 }
             }
             Phase::JobEnded { at } => Some(if self.others_attend() { at + LEAVE_GRACE } else { self.told_by(at) }),
@@ -432,9 +440,10 @@ impl Lifetime {
             return;
         }
         self.consequence = None;
-        effects.push(Effect::CancelBarriers { error: peer_failed(&cause) });
+        let error = peer_failed(&cause);
         self.cause = Some(cause);
         self.end_training(now, effects);
+        effects.push(Effect::CancelBarriers { error });
     }
 
     fn end_training(&mut self, now: Instant, effects: &mut Vec<Effect>) {
@@ -463,9 +472,11 @@ impl Lifetime {
             }
             if let Phase::TrainingEnded { at } = self.phase {
                 let guests_done = !self.runner_runs() || now >= at + GUEST_GRACE + END_REPORT_GRACE;
-                let evaluators_done = self.cause.is_some()
-                    || !self.evaluator_runs()
-                    || at.checked_add(self.options.evaluator_grace).is_some_and(|end| now >= end);
+                let evaluators_done = match self.evaluators_done_at(at) {
+                    Wait::Over => true,
+                    Wait::Until(end) => now >= end,
+                    Wait::Unlimited => false,
+                };
                 if guests_done && evaluators_done && !self.stays() {
                     self.end_job(now, effects);
                 }
@@ -506,12 +517,11 @@ impl Lifetime {
         self.connections.values().any(|&task| task != self.options.leader)
     }
 
-    /// Whether the job has failed before a listed task came to attend, so that only a leader that stays can tell it.
+    /// Whether the training has ended before a listed task came to attend, so that only a leader that stays can tell it.
     fn somebody_is_untold(&self) -> bool {
-        let unseen = |task: Task| self.rows.get(&task).is_none_or(|row| row.state == TaskState::NeverSeen);
         let mut listed = self.options.cluster.iter().map(|(task, _)| task);
-        self.cause.is_some()
-            && listed.any(|task| task.job != TaskType::Evaluator && unseen(task) && !self.told.contains(&task))
+        // The job's end has waited for evaluators already.
+        listed.any(|task| task.job != TaskType::Evaluator && self.is_unseen(task) && !self.told.contains(&task))
     }
 
     /// How long the leader stays for those; who is later than the connect timeout is not waited for.
@@ -522,6 +532,27 @@ impl Lifetime {
 
     fn runner_runs(&self) -> bool {
         self.rows.values().any(|row| row.runner && row.runs())
+    }
+
+    /// How long the job goes on for its evaluators; no longer once it has failed.
+    fn evaluators_done_at(&self, training_ended: Instant) -> Wait {
+        let grace = self.options.evaluator_grace;
+        let end = |grace| training_ended.checked_add(grace).map_or(Wait::Unlimited, Wait::Until);
+        let mut listed = self.options.cluster.tasks(TaskType::Evaluator);
+        if self.cause.is_some() {
+            Wait::Over
+        } else if self.evaluator_runs() {
+            end(grace)
+        } else if listed.any(|task| self.is_unseen(task) && !self.told.contains(&task)) {
+            // It may be starting; the training's end is what it is there for.
+            end(grace.min(LEAVE_GRACE))
+        } else {
+            Wait::Over
+        }
+    }
+
+    fn is_unseen(&self, task: Task) -> bool {
+        self.rows.get(&task).is_none_or(|row| row.state == TaskState::NeverSeen)
     }
 
     fn evaluator_runs(&self) -> bool {

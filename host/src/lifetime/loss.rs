@@ -99,10 +99,18 @@ impl Lifetime {
             effects.push(Effect::Close { connection });
         }
         let code = if restarted { ErrorCode::PeerRestarted } else { ErrorCode::PeerFailed };
-        effects.push(Effect::Failed { task, error: Error::new(code, message.clone()).with_tasks([task]) });
+        let error = Error::new(code, message.clone()).with_tasks([task]);
         self.broadcast(LeaderEvent::Task { task, state: TaskState::Lost, message: message.clone() }, effects);
+        if exit == Exit::PeerFailed {
+            // Who waits for it learns that it was restarted, which the training's cause doesn't tell.
+            effects.push(Effect::Failed { task, error: error.clone() });
+        }
         if task.job != TaskType::Evaluator {
             self.fail(now, Cause { task, exit_code: exit.code(), message }, effects);
+        }
+        if exit == Exit::Unreachable {
+            // After the cause: who waits must know that it is 201 before the wait's end lets the run go on.
+            effects.push(Effect::Failed { task, error });
         }
     }
 }

@@ -17,8 +17,8 @@ impl Lifetime {
         effects: &mut Vec<Effect>,
     ) {
         let task = registration.task;
-        if self.cause.is_some() {
-            // Whatever the answer is, the task hears of the failure.
+        if self.training_ended() {
+            // Whatever the answer is, the task hears of it.
             self.told.insert(task);
         }
         if let Err(error) = self.check(&registration) {

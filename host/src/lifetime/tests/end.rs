@@ -9,11 +9,11 @@ fn failed_run_ends_the_training_with_its_code() {
     leader.check(expect![[r#"
         0s worker:1 <- worker:1 Ended unreachable executed
         0s barriers: worker:1 peer-failed: worker:1 failed with exit code 3: unreachable executed
-        0s barriers: peer-failed: worker:1 failed with exit code 3: unreachable executed
         0s worker:0 <- training ended: worker:1 3 (unreachable executed)
         0s worker:1 <- training ended: worker:1 3 (unreachable executed)
         0s worker:2 <- training ended: worker:1 3 (unreachable executed)
         0s ps:0 <- training ended: worker:1 3 (unreachable executed)
+        0s barriers: peer-failed: worker:1 failed with exit code 3: unreachable executed
     "#]]);
     // The first cause stays.
     leader.end("worker:2", failed(1, "later"));
@@ -190,10 +190,10 @@ fn task_that_left_does_not_end_the_training_but_the_leader_does() {
     leader.check(expect![[r#"
         0s worker:0 <- worker:0 Ended SIGTERM
         0s barriers: worker:0 left: SIGTERM
-        0s barriers: peer-failed: worker:0 left: SIGTERM
         0s worker:0 <- training ended: worker:0 143 (worker:0 left: SIGTERM)
         0s worker:2 <- training ended: worker:0 143 (worker:0 left: SIGTERM)
         0s ps:0 <- training ended: worker:0 143 (worker:0 left: SIGTERM)
+        0s barriers: peer-failed: worker:0 left: SIGTERM
     "#]]);
 }
 
@@ -203,11 +203,11 @@ fn stop_ends_the_job_at_once() {
     let effects = leader.lifetime.stop(leader.now);
     leader.note(effects);
     leader.check(expect![[r#"
-        0s barriers: peer-failed: worker:0: the leader was told to stop
         0s worker:0 <- training ended: worker:0 143 (the leader was told to stop)
         0s worker:1 <- training ended: worker:0 143 (the leader was told to stop)
         0s worker:2 <- training ended: worker:0 143 (the leader was told to stop)
         0s ps:0 <- training ended: worker:0 143 (the leader was told to stop)
+        0s barriers: peer-failed: worker:0: the leader was told to stop
         0s worker:0 <- job ended: worker:0 143 (the leader was told to stop)
         0s worker:1 <- job ended: worker:0 143 (the leader was told to stop)
         0s worker:2 <- job ended: worker:0 143 (the leader was told to stop)
@@ -264,4 +264,46 @@ fn leader_that_failed_leaves_after_ten_seconds_or_the_connect_timeout_whoever_ne
         let last = leader.lines.last().map(String::as_str);
         assert_eq!(last, Some(format!("{leaves}s leave: worker:0 1 (bad shard)\n").as_str()));
     }
+}
+
+/// Aim: the order of start does not matter, not even to a job that is over in no time.
+#[test]
+fn job_that_ended_well_waits_for_listed_tasks_that_have_not_attended() {
+    let mut options = options();
+    options.cluster = options.cluster.with_job(TaskType::Evaluator, ["e:1"]);
+    let workers = ["worker:0", "worker:1", "worker:2"];
+    let ended = |options: Options| {
+        let mut leader = Leader::new(options);
+        for name in workers {
+            leader.attend(name, incarnation_of(name));
+        }
+        for name in workers {
+            leader.end(name, done());
+        }
+        leader.lines.clear();
+        leader
+    };
+    // A late evaluator still has its run, a late ps is told that nothing is left to do.
+    let mut leader = ended(options.clone());
+    leader.until(3, &workers);
+    leader.attend("evaluator:0", 30);
+    leader.end("evaluator:0", done());
+    for name in ["worker:1", "worker:2", "evaluator:0"] {
+        leader.breaks(name);
+    }
+    leader.lines.clear();
+    leader.attend("ps:0", 20);
+    leader.check(expect![[r#"
+        3s #4 Complete
+        3s leave: well
+    "#]]);
+    // Nobody comes: the evaluator's time, then the ps's.
+    let mut leader = ended(options);
+    leader.until(60, &workers);
+    leader.check(expect![[r#"
+        10s worker:0 <- job ended: well
+        10s worker:1 <- job ended: well
+        10s worker:2 <- job ended: well
+        20s leave: well
+    "#]]);
 }

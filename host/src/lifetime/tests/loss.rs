@@ -24,14 +24,14 @@ fn refused_after_a_broken_stream_is_lost_at_once() {
     "#]]);
     leader.probed("worker:1", refused());
     leader.check(expect![[r#"
-        0s barriers: worker:1 peer-failed: worker:1 is gone: its attend stream broke, and dialling it: connection refused
         0s worker:0 <- worker:1 Lost worker:1 is gone: its attend stream broke, and dialling it: connection refused
         0s worker:2 <- worker:1 Lost worker:1 is gone: its attend stream broke, and dialling it: connection refused
         0s ps:0 <- worker:1 Lost worker:1 is gone: its attend stream broke, and dialling it: connection refused
-        0s barriers: peer-failed: worker:1 is gone: its attend stream broke, and dialling it: connection refused
+        0s barriers: worker:1 peer-failed: worker:1 is gone: its attend stream broke, and dialling it: connection refused
         0s worker:0 <- training ended: worker:1 202 (worker:1 is gone: its attend stream broke, and dialling it: connection refused)
         0s worker:2 <- training ended: worker:1 202 (worker:1 is gone: its attend stream broke, and dialling it: connection refused)
         0s ps:0 <- training ended: worker:1 202 (worker:1 is gone: its attend stream broke, and dialling it: connection refused)
+        0s barriers: peer-failed: worker:1 is gone: its attend stream broke, and dialling it: connection refused
     "#]]);
 }
 
@@ -43,14 +43,14 @@ fn another_incarnation_behind_the_address_is_lost_at_once() {
     leader.check(expect![[r#"
         0s close #3
         0s probe ps:0 at p:1
-        0s barriers: ps:0 peer-restarted: ps:0 was restarted: another incarnation answers
         0s worker:0 <- ps:0 Lost ps:0 was restarted: another incarnation answers
         0s worker:1 <- ps:0 Lost ps:0 was restarted: another incarnation answers
         0s worker:2 <- ps:0 Lost ps:0 was restarted: another incarnation answers
-        0s barriers: peer-failed: ps:0 was restarted: another incarnation answers
+        0s barriers: ps:0 peer-restarted: ps:0 was restarted: another incarnation answers
         0s worker:0 <- training ended: ps:0 202 (ps:0 was restarted: another incarnation answers)
         0s worker:1 <- training ended: ps:0 202 (ps:0 was restarted: another incarnation answers)
         0s worker:2 <- training ended: ps:0 202 (ps:0 was restarted: another incarnation answers)
+        0s barriers: peer-failed: ps:0 was restarted: another incarnation answers
     "#]]);
 }
 
@@ -65,14 +65,14 @@ fn no_answer_is_suspect_then_lost_after_the_rejoin_timeout() {
     leader.lines.clear();
     leader.until(30, &ALL);
     leader.check(expect![[r#"
-        30s barriers: worker:1 peer-failed: worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out
         30s worker:0 <- worker:1 Lost worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out
         30s worker:2 <- worker:1 Lost worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out
         30s ps:0 <- worker:1 Lost worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out
-        30s barriers: peer-failed: worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out
+        30s barriers: worker:1 peer-failed: worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out
         30s worker:0 <- training ended: worker:1 202 (worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out)
         30s worker:2 <- training ended: worker:1 202 (worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out)
         30s ps:0 <- training ended: worker:1 202 (worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out)
+        30s barriers: peer-failed: worker:1 did not come back within 30s (--rejoin-timeout): its attend stream broke; timed out
     "#]]);
 }
 
@@ -129,12 +129,12 @@ fn runner_never_seen_is_lost_after_the_connect_timeout() {
     leader.lines.clear();
     leader.until(60, &ALL);
     leader.check(expect![[r#"
-        60s barriers: worker:1 peer-failed: worker:1 did not attend within 1m (--connect-timeout): timed out
         60s worker:0 <- worker:1 Lost worker:1 did not attend within 1m (--connect-timeout): timed out
         60s worker:2 <- worker:1 Lost worker:1 did not attend within 1m (--connect-timeout): timed out
-        60s barriers: peer-failed: worker:1 did not attend within 1m (--connect-timeout): timed out
         60s worker:0 <- training ended: worker:1 201 (worker:1 did not attend within 1m (--connect-timeout): timed out)
         60s worker:2 <- training ended: worker:1 201 (worker:1 did not attend within 1m (--connect-timeout): timed out)
+        60s barriers: peer-failed: worker:1 did not attend within 1m (--connect-timeout): timed out
+        60s barriers: worker:1 peer-failed: worker:1 did not attend within 1m (--connect-timeout): timed out
     "#]]);
 }
 
@@ -188,11 +188,11 @@ fn evaluator_never_ends_an_attempt() {
         0s worker:1 <- evaluator:0 Suspect its attend stream broke; it has no server to dial
         0s worker:2 <- evaluator:0 Suspect its attend stream broke; it has no server to dial
         0s ps:0 <- evaluator:0 Suspect its attend stream broke; it has no server to dial
-        30s barriers: evaluator:0 peer-failed: evaluator:0 did not come back within 30s (--rejoin-timeout): its attend stream broke; it has no server to dial
         30s worker:0 <- evaluator:0 Lost evaluator:0 did not come back within 30s (--rejoin-timeout): its attend stream broke; it has no server to dial
         30s worker:1 <- evaluator:0 Lost evaluator:0 did not come back within 30s (--rejoin-timeout): its attend stream broke; it has no server to dial
         30s worker:2 <- evaluator:0 Lost evaluator:0 did not come back within 30s (--rejoin-timeout): its attend stream broke; it has no server to dial
         30s ps:0 <- evaluator:0 Lost evaluator:0 did not come back within 30s (--rejoin-timeout): its attend stream broke; it has no server to dial
+        30s barriers: evaluator:0 peer-failed: evaluator:0 did not come back within 30s (--rejoin-timeout): its attend stream broke; it has no server to dial
     "#]]);
     assert_eq!(leader.state("evaluator:0"), TaskState::Lost);
     assert!(!leader.lifetime.training_ended());

@@ -23,14 +23,14 @@ fn second_incarnation_behind_the_same_address_loses_the_first() {
     leader.probed("worker:1", ProbeOutcome::Answered(Incarnation(98)));
     leader.check(expect![[r#"
         0s close #1
-        0s barriers: worker:1 peer-restarted: worker:1 was restarted: another incarnation registered
         0s worker:0 <- worker:1 Lost worker:1 was restarted: another incarnation registered
         0s worker:2 <- worker:1 Lost worker:1 was restarted: another incarnation registered
         0s ps:0 <- worker:1 Lost worker:1 was restarted: another incarnation registered
-        0s barriers: peer-failed: worker:1 was restarted: another incarnation registered
+        0s barriers: worker:1 peer-restarted: worker:1 was restarted: another incarnation registered
         0s worker:0 <- training ended: worker:1 202 (worker:1 was restarted: another incarnation registered)
         0s worker:2 <- training ended: worker:1 202 (worker:1 was restarted: another incarnation registered)
         0s ps:0 <- training ended: worker:1 202 (worker:1 was restarted: another incarnation registered)
+        0s barriers: peer-failed: worker:1 was restarted: another incarnation registered
         0s #4 refused: peer-failed: the job has failed: worker:1 was restarted: another incarnation registered
     "#]]);
 }
@@ -207,9 +207,9 @@ fn runner_without_module_fails_the_job_at_once() {
     leader.check(expect![[r#"
         0s #2 refused: failed-precondition: worker:1 runs without --module, and the leader worker:0 runs worker_fn: give every chief and worker the same --module
         0s barriers: worker:1 peer-failed: worker:1 failed with exit code 2: worker:1 runs without --module
-        0s barriers: peer-failed: worker:1 failed with exit code 2: worker:1 runs without --module
         0s worker:0 <- training ended: worker:1 2 (worker:1 runs without --module)
         0s worker:2 <- training ended: worker:1 2 (worker:1 runs without --module)
+        0s barriers: peer-failed: worker:1 failed with exit code 2: worker:1 runs without --module
     "#]]);
 }
 
