@@ -177,7 +177,7 @@ impl Server {
         for name in &service_names {
             health.set_service_status(name, ServingStatus::Serving).await;
         }
-        tracing::info!(%task, %local_addr, services = ?service_names, "serving");
+        tracing::debug!(%task, %local_addr, services = ?service_names, "serving");
         let serve = tonic::transport::Server::builder()
             .http2_keepalive_interval(Some(KEEPALIVE_INTERVAL))
             .http2_keepalive_timeout(Some(KEEPALIVE_TIMEOUT))

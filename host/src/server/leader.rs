@@ -234,7 +234,11 @@ impl Service {
                     MemberMessage::Arrival(arrival) => self.arrive(connection, &arrival),
                     MemberMessage::End(end) => {
                         if let Some(task) = self.lifetime.task_of(connection) {
-                            info!(%task, ok = end.ok, exit_code = end.exit_code, "run ended {}", end.message);
+                            if end.ok {
+                                info!("the run of {task} has ended");
+                            } else {
+                                info!("the run of {task} has ended with {}: {}", end.exit_code, end.message);
+                            }
                         }
                         let effects = self.lifetime.end(now, connection, end);
                         self.perform(effects);

@@ -201,7 +201,7 @@ impl Service {
             return;
         }
         match &self.registered {
-            None => info!(leader = %self.options.leader, attempt = new.attempt.number, "attends its leader"),
+            None => info!("attends its leader {}, attempt {}", self.options.leader, new.attempt.number),
             Some(_) if restarted => {
                 warn!(leader = %self.options.leader, "the leader was restarted: this server attends the new one");
                 // Another life of the job begins.
