@@ -20,6 +20,7 @@ pub use settings::{Cache, ClusterText, LimitSettings, Origin, Setting, Settings}
 use crate::attend::{Mode, Replication};
 use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::coordinator::plan::{Plan, PlanError, PlanInput, plan};
+use crate::server::guard::check_container;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -32,9 +33,6 @@ const TF_CONFIG: &str = "`TF_CONFIG`";
 /// Keys of TF_CONFIG that launchers write and that need no warning, whether dchost uses them or not.
 const TF_CONFIG_KEYS: [&str; 7] =
     ["cluster", "task", "rpc_layer", "environment", "model_dir", "service", "session_master"];
-
-/// The longest container name, in bytes: it stands in every request.
-pub const CONTAINER_BYTES_MAX: usize = 128;
 
 /// What the settings are resolved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,11 +253,8 @@ impl Resolver<'_> {
             self.fault(origin.place("max-attempts"), what, "leave it out, or let the job be started anew from outside");
         }
         let Setting { value: name, origin } = &self.settings.container;
-        let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty() || name.len() > CONTAINER_BYTES_MAX || !name.chars().all(fits) {
-            let what = format!("`{}` is no container name", name.escape_debug());
-            let mend = format!("use 1 to {CONTAINER_BYTES_MAX} letters, digits, `.`, `_` and `-`");
-            self.fault(origin.place("container"), what, mend);
+        if let Err(error) = check_container(name) {
+            self.fault(origin.place("container"), error.message, "");
         }
     }
 
