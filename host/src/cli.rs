@@ -101,7 +101,7 @@ pub struct PlaceOptions {
     /// [env: DCHOST_RPC_LAYER]
     #[arg(long, value_name = "LAYER", value_parser = rpc_layer_parser())]
     pub rpc_layer: Option<RpcLayer>,
-    /// Listen address, IP[:PORT]. Default: the port of this task's entry, on loopback if the entry is loopback, else on
+    /// Listen address, IP or IP:PORT. Default: the port of this task's entry, on loopback if the entry is loopback, else on
     /// all interfaces. Contexts show the listed address all the same. [env: DCHOST_BIND]
     #[arg(long, value_name = "ADDR")]
     pub bind: Option<String>,

@@ -23,10 +23,11 @@
 //! | --- | --- | --- |
 //! | training | every runner has ended (`--end chief-done`: the leader's), or the attempt has failed for good | training-ended to all |
 //! | training ended | no runner runs (at most [`GUEST_GRACE`] and a little), and evaluators have ended or had their grace | job-ended to all; `--end never` stays here unless the job failed |
-//! | job ended | the others have gone, at most [`LEAVE_GRACE`] | the leader leaves |
+//! | job ended | the others have gone, and after a failure every listed task has heard of it; at most [`LEAVE_GRACE`] | the leader leaves |
 //!
 //! A leader without module serves: it keeps rows, and its job never ends by itself.
 
+mod loss;
 mod register;
 mod report;
 mod row;
@@ -42,7 +43,7 @@ use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
 use crate::ids::{Attempt, Incarnation};
 use row::Row;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 /// How often a task and its leader tell each other that they live.
@@ -207,6 +208,10 @@ pub struct Lifetime {
     connections: BTreeMap<ConnectionId, Task>,
     phase: Phase,
     cause: Option<Cause>,
+    /// When the attempt began.
+    started: Instant,
+    /// Who has heard of the failure when it came to attend; others that never attended wait for a leader still.
+    told: BTreeSet<Task>,
     /// A failure that looks like a consequence, and when it counts as the cause.
     consequence: Option<(Instant, Cause)>,
 }
@@ -232,6 +237,8 @@ impl Lifetime {
             connections: BTreeMap::new(),
             phase: Phase::Training,
             cause: None,
+            started: now,
+            told: BTreeSet::new(),
             consequence: None,
         }
     }
@@ -382,7 +389,7 @@ impl Lifetime {
                     (false, false) => None,
                 }
             }
-            Phase::JobEnded { at } => Some(at + LEAVE_GRACE),
+            Phase::JobEnded { at } => Some(if self.others_attend() { at + LEAVE_GRACE } else { self.told_by(at) }),
         };
         let jobless = matches!(self.phase, Phase::JobEnded { .. } | Phase::Left);
         let rows = self.rows.iter().filter(|_| !jobless).filter_map(|(&task, row)| {
@@ -416,97 +423,6 @@ impl Lifetime {
             }
         } else {
             self.fail(now, cause, effects);
-        }
-    }
-
-    /// A task's stream is gone: dial it, unless it has ended.
-    fn suspect(&mut self, now: Instant, task: Task, why: &str, effects: &mut Vec<Effect>) {
-        let Some(row) = self.rows.get_mut(&task) else { return };
-        if let Some(connection) = row.connection.take() {
-            self.connections.remove(&connection);
-            effects.push(Effect::Close { connection });
-        }
-        if row.state == TaskState::Running && !matches!(self.phase, Phase::JobEnded { .. } | Phase::Left) {
-            row.set(now, TaskState::Suspect, why.to_owned());
-            row.lost_at = now.checked_add(self.options.rejoin_timeout);
-            row.probe_at = now;
-            row.announced = false;
-        }
-    }
-
-    fn take_probe(&mut self, now: Instant, task: Task, outcome: ProbeOutcome, effects: &mut Vec<Effect>) {
-        let Some(row) = self.rows.get_mut(&task) else { return };
-        row.probing = false;
-        row.probe_at = now + PROBE_INTERVAL;
-        row.probe_error = Some(match &outcome {
-            ProbeOutcome::Answered(incarnation) if row.incarnation.is_none_or(|own| own == *incarnation) => {
-                "it answers, but does not attend".to_owned()
-            }
-            ProbeOutcome::Answered(_) => "another incarnation answers".to_owned(),
-            ProbeOutcome::Refused(why) | ProbeOutcome::NoAnswer(why) => why.clone(),
-        });
-        let restarted = matches!(outcome, ProbeOutcome::Answered(incarnation) if row.incarnation != Some(incarnation));
-        match row.state {
-            TaskState::Suspect => {
-                let lost = restarted || matches!(outcome, ProbeOutcome::Refused(_));
-                if lost {
-                    let message = match &outcome {
-                        ProbeOutcome::Refused(why) => {
-                            format!("{task} is gone: {}, and dialling it: {why}", row.message)
-                        }
-                        _ => format!("{task} was restarted: another incarnation answers"),
-                    };
-                    self.lose(now, task, restarted, message, effects);
-                } else if !std::mem::replace(&mut row.announced, true) {
-                    let message = format!("{}; {}", row.message, row.probe_error.as_deref().unwrap_or_default());
-                    self.broadcast(LeaderEvent::Task { task, state: TaskState::Suspect, message }, effects);
-                }
-            }
-            TaskState::Running
-                if row.challenger.is_some()
-                    && (restarted || (row.is_quiet(now) && matches!(outcome, ProbeOutcome::Refused(_)))) =>
-            {
-                let message = format!("{task} was restarted: another incarnation registered");
-                self.lose(now, task, true, message, effects);
-            }
-            _ => {}
-        }
-        let answers = matches!(outcome, ProbeOutcome::Answered(_));
-        self.answer_challenger(now, task, answers, effects);
-    }
-
-    fn lose_overdue(&mut self, now: Instant, task: Task, effects: &mut Vec<Effect>) {
-        let Some(row) = self.rows.get(&task) else { return };
-        let why = match (&row.refusal, &row.probe_error) {
-            (Some(refusal), _) => format!("it was refused: {refusal}"),
-            (None, Some(error)) => error.clone(),
-            (None, None) => "it was not dialled".to_owned(),
-        };
-        let message = if row.state == TaskState::NeverSeen {
-            let after = humantime::format_duration(self.options.connect_timeout);
-            format!("{task} did not attend within {after} (--connect-timeout): {why}")
-        } else {
-            let after = humantime::format_duration(self.options.rejoin_timeout);
-            format!("{task} did not come back within {after} (--rejoin-timeout): {}; {why}", row.message)
-        };
-        self.lose(now, task, false, message, effects);
-        self.answer_challenger(now, task, false, effects);
-    }
-
-    /// Takes a task for dead.
-    fn lose(&mut self, now: Instant, task: Task, restarted: bool, message: String, effects: &mut Vec<Effect>) {
-        let Some(row) = self.rows.get_mut(&task) else { return };
-        let exit = if row.state == TaskState::NeverSeen { Exit::Unreachable } else { Exit::PeerFailed };
-        row.set(now, TaskState::Lost, message.clone());
-        if let Some(connection) = row.connection.take() {
-            self.connections.remove(&connection);
-            effects.push(Effect::Close { connection });
-        }
-        let code = if restarted { ErrorCode::PeerRestarted } else { ErrorCode::PeerFailed };
-        effects.push(Effect::Failed { task, error: Error::new(code, message.clone()).with_tasks([task]) });
-        self.broadcast(LeaderEvent::Task { task, state: TaskState::Lost, message: message.clone() }, effects);
-        if task.job != TaskType::Evaluator {
-            self.fail(now, Cause { task, exit_code: exit.code(), message }, effects);
         }
     }
 
@@ -555,8 +471,8 @@ impl Lifetime {
                 }
             }
             if let Phase::JobEnded { at } = self.phase {
-                let others = self.connections.values().any(|&task| task != self.options.leader);
-                if !others || now >= at + LEAVE_GRACE {
+                let all_told = !self.somebody_is_untold() || now >= self.told_by(at);
+                if (!self.others_attend() && all_told) || now >= at + LEAVE_GRACE {
                     self.phase = Phase::Left;
                     effects.push(Effect::Leave { cause: self.cause.clone() });
                 }
@@ -584,6 +500,24 @@ impl Lifetime {
     /// Whether the job goes on after the training.
     fn stays(&self) -> bool {
         self.options.end == EndRule::Never && self.cause.is_none()
+    }
+
+    fn others_attend(&self) -> bool {
+        self.connections.values().any(|&task| task != self.options.leader)
+    }
+
+    /// Whether the job has failed before a listed task came to attend, so that only a leader that stays can tell it.
+    fn somebody_is_untold(&self) -> bool {
+        let unseen = |task: Task| self.rows.get(&task).is_none_or(|row| row.state == TaskState::NeverSeen);
+        let mut listed = self.options.cluster.iter().map(|(task, _)| task);
+        self.cause.is_some()
+            && listed.any(|task| task.job != TaskType::Evaluator && unseen(task) && !self.told.contains(&task))
+    }
+
+    /// How long the leader stays for those; who is later than the connect timeout is not waited for.
+    fn told_by(&self, job_ended: Instant) -> Instant {
+        let late = self.started.checked_add(self.options.connect_timeout);
+        late.map_or(job_ended + LEAVE_GRACE, |late| late.clamp(job_ended, job_ended + LEAVE_GRACE))
     }
 
     fn runner_runs(&self) -> bool {

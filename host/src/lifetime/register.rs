@@ -17,6 +17,10 @@ impl Lifetime {
         effects: &mut Vec<Effect>,
     ) {
         let task = registration.task;
+        if self.cause.is_some() {
+            // Whatever the answer is, the task hears of the failure.
+            self.told.insert(task);
+        }
         if let Err(error) = self.check(&registration) {
             if let Some(row) = self.rows.get_mut(&task) {
                 row.refusal = Some(error.message.clone());
@@ -26,6 +30,7 @@ impl Lifetime {
                 let cause = Cause { task, exit_code: Exit::Refused.code(), message: lacks_module_message(task) };
                 effects.push(Effect::Failed { task, error: peer_failed(&cause) });
                 self.fail(now, cause, effects);
+                self.told.insert(task);
             }
             return;
         }

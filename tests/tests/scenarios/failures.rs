@@ -87,7 +87,8 @@ fn only_the_task_that_failed_before_the_first_barrier_is_blamed() -> Result<()> 
 
 #[test]
 fn a_barrier_with_a_timeout_names_who_is_missing() -> Result<()> {
-    let builder = Cluster::builder().workers(3).guest("barrier_loop").guest_args(["1", "", "2000"]).held("worker:2");
+    let builder =
+        Cluster::builder().workers(3).guest("barrier_loop").guest_args(["1", "late", "2000"]).held("worker:2");
     let outcomes = builder.start()?.wait_all(PATIENCE)?;
     for task in ["worker:0", "worker:1"] {
         assert!(matches!(outcomes[task].code, 201 | 202), "{}", outcomes.report());
@@ -115,9 +116,12 @@ fn a_variable_that_nobody_makes_ends_a_bounded_wait_by_name() -> Result<()> {
 
 #[test]
 fn a_dead_chief_ends_the_wait_for_its_variables() -> Result<()> {
+    // The chief gives up after a while, in which the worker has come to wait without limit.
     let builder = Cluster::builder().chief().workers(1).ps(1).guest("waits_uninitialized");
-    let outcomes = builder.task_guest_args("chief:0", ["soon"]).start()?.wait_all(PATIENCE)?;
-    outcomes.expect_codes([("chief:0", 3), ("ps:0", 202), ("worker:0", 202)]);
+    let cluster = builder.task_guest_args("chief:0", ["5000"]).start()?;
+    cluster.wait_for_line("worker:0", "waiting")?;
+    let outcomes = cluster.wait_all(PATIENCE)?;
+    outcomes.expect_codes([("chief:0", 1), ("ps:0", 202), ("worker:0", 202)]);
     outcomes.expect_output("worker:0", "chief:0");
     Ok(())
 }
@@ -156,10 +160,11 @@ fn a_killed_ps_is_named_within_seconds() -> Result<()> {
 }
 
 #[test]
-fn a_worker_that_is_told_to_end_leaves_with_143_and_is_named() -> Result<()> {
-    let cluster = Cluster::builder().workers(3).ps(1).guest("waits_uninitialized").start()?;
+fn a_worker_that_is_told_to_end_leaves_with_143_and_is_named_by_the_barrier() -> Result<()> {
+    // More rounds than anybody waits for: it is told to end in the middle of them.
+    let cluster = Cluster::builder().workers(3).ps(1).guest("barrier_loop").guest_args(["100000000"]).start()?;
     for task in ["worker:0", "worker:1", "worker:2"] {
-        cluster.wait_for_line(task, "waiting")?;
+        cluster.wait_for_line(task, "attends its leader")?;
     }
     cluster.signal("worker:1", Signal::TERM);
     let outcomes = cluster.wait_all(PATIENCE)?;

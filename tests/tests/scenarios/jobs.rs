@@ -108,8 +108,8 @@ fn a_listed_evaluator_changes_nobody_elses_context() -> Result<()> {
 }
 
 #[test]
-fn ps_leave_after_the_last_worker_and_stay_with_end_never() -> Result<()> {
-    let cluster = Cluster::builder().workers(2).ps(1).guest("hello").flags(["--end", "never"]).start()?;
+fn a_ps_with_end_never_stays_until_it_is_told_to_end() -> Result<()> {
+    let cluster = Cluster::builder().workers(2).ps(1).guest("hello").task_flags("ps:0", ["--end", "never"]).start()?;
     for task in ["worker:0", "worker:1"] {
         let outcome = cluster.task(task).wait(PATIENCE).with_context(|| cluster.report())?;
         assert_eq!(outcome.code, 0, "{}", cluster.report());

@@ -229,3 +229,39 @@ fn leader_without_module_serves_and_never_ends() {
     assert_eq!(leader.state("worker:1"), TaskState::Running);
     assert!(!leader.lifetime.training_ended());
 }
+
+/// Aim: a task that comes after the failure hears of it, rather than waiting for a leader that has gone.
+#[test]
+fn leader_that_failed_stays_for_listed_tasks_that_have_not_attended() {
+    let mut leader = Leader::new(options());
+    leader.attend("worker:0", 1);
+    leader.attend("worker:1", 11);
+    leader.end("worker:0", failed(1, "bad shard"));
+    leader.end("worker:1", failed(202, "worker:0 failed"));
+    leader.breaks("worker:1");
+    leader.lines.clear();
+    leader.attend("ps:0", 20);
+    leader.check(expect![[r#"
+        0s #2 refused: peer-failed: the job has failed: worker:0 failed with exit code 1: bad shard
+    "#]]);
+    leader.attend("worker:2", 12);
+    leader.check(expect![[r#"
+        0s #3 refused: peer-failed: the job has failed: worker:0 failed with exit code 1: bad shard
+        0s leave: worker:0 1 (bad shard)
+    "#]]);
+}
+
+#[test]
+fn leader_that_failed_leaves_after_ten_seconds_or_the_connect_timeout_whoever_never_came() {
+    for (connect_timeout, leaves) in [(60, 10), (4, 4)] {
+        let mut leader = Leader::new(Options { connect_timeout: SECOND * connect_timeout, ..options() });
+        leader.attend("worker:0", 1);
+        leader.end("worker:0", failed(1, "bad shard"));
+        leader.lines.clear();
+        leader.until(leaves - 1, &["worker:0"]);
+        assert!(leader.lines.is_empty(), "{:?}", leader.lines);
+        leader.until(leaves, &["worker:0"]);
+        let last = leader.lines.last().map(String::as_str);
+        assert_eq!(last, Some(format!("{leaves}s leave: worker:0 1 (bad shard)\n").as_str()));
+    }
+}

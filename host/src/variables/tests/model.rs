@@ -107,7 +107,7 @@ fn check(calls: Vec<Call>) -> Result<(), TestCaseError> {
             Call::Initialize { container, name, elements, value, mode } => {
                 let value = ramp(value, elements);
                 let data = bytes(&value);
-                let values = vec![(reference(name, elements), Payload::Borrowed(&*data))];
+                let values = vec![(reference(name, elements), Payload::Borrowed(&data))];
                 let result = open(container).initialize(values, mode).map_err(|error| error.code);
                 let expected = match model.get_mut(&(container, name)) {
                     None => {

@@ -68,7 +68,7 @@ fn second_initialize_raises_the_version_unless_if_absent() {
     assert_eq!(initialize(&container, "w", &[1.0]), Ok(vec![1]));
     assert_eq!(initialize(&container, "w", &[2.0]), Ok(vec![2]));
     let value = f32s(&[3.0]);
-    let if_absent = |name| vec![(variable(name, 1), Payload::Borrowed(&*value))];
+    let if_absent = |name| vec![(variable(name, 1), Payload::Borrowed(&value))];
     assert_eq!(container.initialize(if_absent("w"), InitializeMode::IfAbsent), Ok(vec![2]));
     assert_eq!(container.initialize(if_absent("x"), InitializeMode::IfAbsent), Ok(vec![1]));
     assert_eq!(read(&container, "w", 1).0, [2.0]);
