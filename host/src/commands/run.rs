@@ -36,6 +36,8 @@ pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &En
         color: false,
     });
     output.attach(&console);
+    // What worked out differently than meant shows here; the defaults are for who asks.
+    tracing::info!("configuration: {}", resolved.describe_given());
     for line in resolved.describe().lines() {
         tracing::debug!("{line}");
     }

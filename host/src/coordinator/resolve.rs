@@ -8,23 +8,27 @@ mod address;
 mod describe;
 mod fault;
 mod json;
+mod launch;
 mod listen;
+mod mode;
 mod settings;
 mod task;
 pub mod values;
 
 pub use fault::{Fault, Faults};
+pub use launch::check_launch;
 pub use listen::Listen;
 pub use settings::{Cache, ClusterText, LimitSettings, Origin, Setting, Settings};
 
 use crate::attend::{Mode, Replication};
 use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::coordinator::plan::{Plan, PlanError, PlanInput, plan};
+use crate::server::guard::check_container;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 use task::TaskPart;
-use values::{DirGrant, EndRule, RpcLayer, mode_text};
+use values::{DirGrant, EndRule, RpcLayer};
 
 /// The name of TensorFlow's variable.
 const TF_CONFIG: &str = "`TF_CONFIG`";
@@ -32,9 +36,6 @@ const TF_CONFIG: &str = "`TF_CONFIG`";
 /// Keys of TF_CONFIG that launchers write and that need no warning, whether dchost uses them or not.
 const TF_CONFIG_KEYS: [&str; 7] =
     ["cluster", "task", "rpc_layer", "environment", "model_dir", "service", "session_master"];
-
-/// The longest container name, in bytes: it stands in every request.
-pub const CONTAINER_BYTES_MAX: usize = 128;
 
 /// What the settings are resolved for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -255,11 +256,8 @@ impl Resolver<'_> {
             self.fault(origin.place("max-attempts"), what, "leave it out, or let the job be started anew from outside");
         }
         let Setting { value: name, origin } = &self.settings.container;
-        let fits = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-        if name.is_empty() || name.len() > CONTAINER_BYTES_MAX || !name.chars().all(fits) {
-            let what = format!("`{}` is no container name", name.escape_debug());
-            let mend = format!("use 1 to {CONTAINER_BYTES_MAX} letters, digits, `.`, `_` and `-`");
-            self.fault(origin.place("container"), what, mend);
+        if let Err(error) = check_container(name) {
+            self.fault(origin.place("container"), error.message, "");
         }
     }
 
@@ -395,84 +393,6 @@ impl Resolver<'_> {
         }
     }
 
-    /// Whether worker_fn is there, or taken to be there because only the plan is wanted.
-    fn has_worker_fn(&self) -> bool {
-        self.settings.module.is_some() || self.purpose == Purpose::Plan && self.settings.mode.is_some()
-    }
-
-    /// Infers how runs are placed. The outer none is a fault.
-    #[expect(clippy::option_option, reason = "none is a mode here: not known before the leader says it")]
-    fn mode(&mut self, cluster: &ClusterSpec, task: Option<Task>) -> Option<Option<Mode>> {
-        let stated = self.settings.mode.as_ref().map(|mode| mode.value);
-        let place = self.settings.mode.as_ref().map_or_else(|| "mode".to_owned(), |mode| mode.origin.place("mode"));
-        let running = self.purpose == Purpose::Run;
-        if cluster.is_empty() {
-            if running && task.is_none() && self.settings.module.is_none() {
-                self.fault("`--module`", "is missing, and there is no cluster to serve", "give --module FILE");
-                return None;
-            }
-            return Some(None);
-        }
-        match (task, stated) {
-            (None, Some(Mode::SplitClient))
-            | (Some(Task { job: TaskType::Client, .. }), None | Some(Mode::SplitClient)) => {
-                if running && self.settings.module.is_none() {
-                    self.fault("`--module`", "is missing: a split client runs worker_fn", "give --module FILE");
-                    return None;
-                }
-                Some(Some(Mode::SplitClient))
-            }
-            (Some(Task { job: TaskType::Client, .. }), Some(Mode::IndependentWorker)) => {
-                self.fault(
-                    place,
-                    PlanError::ClientInIndependentWorker.to_string(),
-                    "leave out the mode, or name another task",
-                );
-                None
-            }
-            (None, _) => {
-                let jobs = crate::coordinator::plan::jobs_text(cluster);
-                let what =
-                    if self.has_worker_fn() { "a cluster and a module, but no task" } else { "a cluster, but no task" };
-                self.fault(
-                    "task",
-                    format!("{what}: it is unclear which part of {jobs} this process is"),
-                    "to run as one of its tasks (independent worker), give --task TYPE:INDEX or `task` in TF_CONFIG; to \
-                     drive standard servers that run already (split client), give --mode split-client or --task client",
-                );
-                None
-            }
-            (Some(_), Some(Mode::SplitClient)) => Some(Some(Mode::SplitClient)),
-            (Some(task), Some(Mode::IndependentWorker)) => {
-                // Only a ps, and in-graph any task but the driver, can do without.
-                let needs = matches!(task.job, TaskType::Evaluator)
-                    || matches!(task.job, TaskType::Chief | TaskType::Worker)
-                        && (self.settings.replication.value == Replication::BetweenGraph
-                            || cluster.leader() == Some(task));
-                if running && needs && self.settings.module.is_none() {
-                    let mode = mode_text(Mode::IndependentWorker);
-                    let what = format!("`{task}` runs without --module, but under mode `{mode}` it runs worker_fn");
-                    self.fault(place, what, "give --module FILE, or leave out --mode");
-                    return None;
-                }
-                Some(Some(Mode::IndependentWorker))
-            }
-            // A ps does the same with and without a module.
-            (Some(Task { job: TaskType::Ps, .. }), None) => Some(None),
-            (Some(task), None) if self.has_worker_fn() => {
-                debug_assert_ne!(task.job, TaskType::Client, "clients are matched above");
-                Some(Some(Mode::IndependentWorker))
-            }
-            (Some(Task { job: TaskType::Evaluator, .. }), None) if !cluster.has_job(TaskType::Evaluator) => {
-                let what =
-                    "the evaluator is not in the cluster, so it has no server, and without --module it has no run";
-                self.fault(self.task_place(), what, "give --module FILE, or list the evaluator");
-                None
-            }
-            (Some(_), None) => Some(None),
-        }
-    }
-
     fn plan_fault(&mut self, error: &PlanError, place: &str) {
         let mend = match error {
             PlanError::TaskWithoutCluster(task) => {
@@ -483,21 +403,6 @@ impl Resolver<'_> {
             _ => "make the task and the cluster agree".to_owned(),
         };
         self.fault(place, error.to_string(), mend);
-    }
-
-    /// A command that runs a cluster with the task on this machine.
-    fn launch_line(&self, task: Task) -> String {
-        let mut line = "dchost launch".to_owned();
-        let workers = if task.job == TaskType::Worker { task.index.saturating_add(1) } else { 1 };
-        line += &format!(" --workers {workers}");
-        match task.job {
-            TaskType::Chief => line += " --chief",
-            TaskType::Evaluator => line += " --evaluator",
-            TaskType::Ps => line += &format!(" --ps {}", task.index.saturating_add(1)),
-            TaskType::Worker | TaskType::Client => {}
-        }
-        let module = self.settings.module.as_ref().map(|module| module.value.display().to_string());
-        line + " --module " + &module.map_or_else(|| "FILE".to_owned(), |module| shell_quoted(&module))
     }
 
     /// Finds where the server listens.
@@ -584,43 +489,6 @@ impl LimitSettings {
             handles_max: self.max_handles.value,
             output_bytes_max: self.max_output.value,
         }
-    }
-}
-
-/// Checks what `dchost launch` can know before it has bound a port.
-///
-/// # Errors
-/// Every fault that was found, those of reading first.
-pub fn check_launch(settings: &Settings, client: bool) -> Result<(), Faults> {
-    let origins = describe::Origins::default();
-    let faults = settings.faults.clone();
-    let mut resolver = Resolver { settings, purpose: Purpose::Run, faults, warnings: Vec::new(), origins };
-    resolver.check_values();
-    let only = "leave it out: launch runs independent workers with between-graph replication";
-    if let Some(mode) = settings.mode.as_ref().filter(|mode| mode.value == Mode::SplitClient) {
-        let what = format!("mode `{}` is not served yet", mode_text(mode.value));
-        resolver.fault(mode.origin.place("mode"), what, only);
-    }
-    if client {
-        resolver.fault("`--client`", "split clients are not served yet", only);
-    }
-    if settings.replication.value == Replication::InGraph {
-        let place = settings.replication.origin.place("replication");
-        resolver.fault(place, "replication `in-graph` is not served yet", only);
-    }
-    if settings.module.is_none() {
-        resolver.fault("`--module`", "is missing: every task but ps runs worker_fn", "give --module FILE");
-    }
-    if resolver.faults.is_empty() { Ok(()) } else { Err(Faults(resolver.faults)) }
-}
-
-/// Quotes a word for a POSIX shell where it needs it.
-fn shell_quoted(word: &str) -> String {
-    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=:,@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) {
-        word.to_owned()
-    } else {
-        format!("'{}'", word.replace('\'', "'\\''"))
     }
 }
 

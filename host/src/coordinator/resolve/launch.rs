@@ -1,0 +1,60 @@
+//! What `dchost launch` refuses, and the launch line that a task without cluster is told.
+
+use super::values::mode_text;
+use super::{Faults, Purpose, Resolver, Settings, describe};
+use crate::attend::{Mode, Replication};
+use crate::cluster::{Task, TaskType};
+
+/// Checks what `dchost launch` can know before it has bound a port.
+///
+/// # Errors
+/// Every fault that was found, those of reading first.
+pub fn check_launch(settings: &Settings, client: bool) -> Result<(), Faults> {
+    let origins = describe::Origins::default();
+    let faults = settings.faults.clone();
+    let mut resolver = Resolver { settings, purpose: Purpose::Run, faults, warnings: Vec::new(), origins };
+    resolver.check_values();
+    let only = "leave it out: launch runs independent workers with between-graph replication";
+    if let Some(mode) = settings.mode.as_ref().filter(|mode| mode.value == Mode::SplitClient) {
+        let what = format!("mode `{}` is not served yet", mode_text(mode.value));
+        resolver.fault(mode.origin.place("mode"), what, only);
+    }
+    if client {
+        resolver.fault("`--client`", "split clients are not served yet", only);
+    }
+    if settings.replication.value == Replication::InGraph {
+        let place = settings.replication.origin.place("replication");
+        resolver.fault(place, "replication `in-graph` is not served yet", only);
+    }
+    if settings.module.is_none() {
+        resolver.fault("`--module`", "is missing: every task but ps runs worker_fn", "give --module FILE");
+    }
+    if resolver.faults.is_empty() { Ok(()) } else { Err(Faults(resolver.faults)) }
+}
+
+impl Resolver<'_> {
+    /// A command that runs a cluster with the task on this machine.
+    pub(super) fn launch_line(&self, task: Task) -> String {
+        let mut line = "dchost launch".to_owned();
+        let workers = if task.job == TaskType::Worker { task.index.saturating_add(1) } else { 1 };
+        line += &format!(" --workers {workers}");
+        match task.job {
+            TaskType::Chief => line += " --chief",
+            TaskType::Evaluator => line += " --evaluator",
+            TaskType::Ps => line += &format!(" --ps {}", task.index.saturating_add(1)),
+            TaskType::Worker | TaskType::Client => {}
+        }
+        let module = self.settings.module.as_ref().map(|module| module.value.display().to_string());
+        line + " --module " + &module.map_or_else(|| "FILE".to_owned(), |module| shell_quoted(&module))
+    }
+}
+
+/// Quotes a word for a POSIX shell where it needs it.
+fn shell_quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "._-/+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', "'\\''"))
+    }
+}
