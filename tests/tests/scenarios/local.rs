@@ -166,3 +166,32 @@ fn a_run_writes_its_summaries() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn started_calls_are_answered_in_any_order() -> Result<()> {
+    let outcome = Run::guest("pends")?.output()?;
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    assert!(outcome.stdout.contains("updates ready, versions"), "{}", outcome.output);
+    Ok(())
+}
+
+#[test]
+fn a_directory_is_there_only_where_granted_and_written_only_where_allowed() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    std::fs::write(dir.path().join("greeting.txt"), "hello\n")?;
+    let grant = |mode: &str| format!("{}::/data{mode}", dir.path().display());
+    let written = dir.path().join("written.txt");
+
+    let outcome = Run::guest("reads_dir")?.output()?;
+    assert!(outcome.stdout.contains("cannot list /data"), "{}", outcome.output);
+
+    let outcome = Run::guest("reads_dir")?.args(["--dir", &grant(":ro")]).output()?;
+    assert!(outcome.stdout.contains("/data/greeting.txt: hello\n"), "{}", outcome.output);
+    assert!(outcome.stdout.contains("cannot write to /data: PermissionDenied"), "{}", outcome.output);
+    assert!(!written.exists());
+
+    let outcome = Run::guest("reads_dir")?.args(["--dir", &grant("")]).output()?;
+    assert!(outcome.stdout.contains("wrote /data/written.txt"), "{}", outcome.output);
+    assert_eq!(std::fs::read_to_string(&written)?, "by the guest\n");
+    Ok(())
+}

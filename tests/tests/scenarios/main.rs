@@ -7,3 +7,22 @@ mod jobs;
 mod launch;
 mod local;
 mod refused;
+
+/// Aim: a component that nobody runs rots. Method: each file of the test components is named in a scenario.
+#[test]
+fn every_test_component_has_a_scenario() -> anyhow::Result<()> {
+    let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut scenarios = String::new();
+    for entry in std::fs::read_dir(root.join("tests/scenarios"))? {
+        scenarios += &std::fs::read_to_string(entry?.path())?;
+    }
+    let mut components = 0;
+    for entry in std::fs::read_dir(root.join("guests/examples"))? {
+        let path = entry?.path();
+        let name = path.file_stem().and_then(|name| name.to_str()).unwrap_or_default();
+        assert!(scenarios.contains(&format!("\"{name}\"")), "no scenario runs tests/guests/examples/{name}.rs");
+        components += 1;
+    }
+    assert!(components > 0, "there are test components");
+    Ok(())
+}
