@@ -37,7 +37,12 @@ pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &En
     });
     output.attach(&console);
     // What worked out differently than meant shows here; the defaults are for who asks.
-    tracing::info!("configuration: {}", resolved.describe_given());
+    // Under `dchost launch` its command line says the same, once.
+    if resolved.launched {
+        tracing::debug!("configuration: {}", resolved.describe_given());
+    } else {
+        tracing::info!("configuration: {}", resolved.describe_given());
+    }
     for line in resolved.describe().lines() {
         tracing::debug!("{line}");
     }
