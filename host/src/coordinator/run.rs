@@ -200,11 +200,14 @@ impl Process {
             Ended::Run(outcome) => outcome,
             Ended::Stopped(reason, outcome) => return self.leave(&standing, reason, outcome).await,
         };
-        if let Some(member) = &standing.member {
-            member.end(own.report(false)).await;
-        }
+        let job_ended = async {
+            if let Some(member) = &standing.member {
+                member.end(own.report(false)).await;
+            }
+            standing.job_ended(own).await
+        };
         let outcome = tokio::select! {
-            outcome = standing.job_ended(own) => outcome,
+            outcome = job_ended => outcome,
             reason = stop.wait() => return self.leave(&standing, reason, stopped(reason)).await,
         };
         standing.end().await;
