@@ -222,20 +222,23 @@ pub enum PlanFormat {
     Json,
 }
 
+/// Most tasks of a job that are launched on one machine: each is a process of some 30 MiB, a socket and four pipes.
+const LAUNCH_TASKS_MAX: i64 = 500;
+
 /// Runs a whole cluster on this machine, one process for each task.
 ///
 /// Ports are chosen and bound here and handed over, so none can be lost in between. Settings reach the tasks as flags;
 /// their environment holds neither TF_CONFIG nor DCHOST_*.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Launch {
-    /// Number of worker tasks. Default: 0; a cluster needs a worker or a chief.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    /// Number of worker tasks, at most 500. Default: 0; a cluster needs a worker or a chief.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=LAUNCH_TASKS_MAX))]
     pub workers: u32,
     /// Adds a chief task; without one, worker:0 is chief.
     #[arg(long)]
     pub chief: bool,
-    /// Number of ps tasks. Default: 0; without one, variables live on the leader.
-    #[arg(long, value_name = "M", default_value_t = 0)]
+    /// Number of ps tasks, at most 500. Default: 0; without one, variables live on the leader.
+    #[arg(long, value_name = "M", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=LAUNCH_TASKS_MAX))]
     pub ps: u32,
     /// Adds an evaluator task.
     #[arg(long)]
@@ -317,6 +320,14 @@ fn end_parser() -> impl TypedValueParser<Value = EndRule> {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+
+    #[test]
+    fn launch_has_no_more_tasks_than_a_machine_bears() {
+        for job in ["--workers", "--ps"] {
+            assert!(Cli::try_parse_from(["dchost", "launch", job, "500"]).is_ok());
+            assert!(Cli::try_parse_from(["dchost", "launch", job, "501"]).is_err());
+        }
+    }
 
     #[test]
     fn verify_cli() {

@@ -1,5 +1,6 @@
 //! Tasks and the cluster spec: who takes part in a job, and where.
 
+use crate::error::shown;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -55,7 +56,7 @@ impl FromStr for TaskType {
 
     /// Parses a job name; case matters, as in TensorFlow.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        TaskType::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| UnknownTaskType(name.to_owned()))
+        TaskType::ALL.into_iter().find(|kind| kind.as_str() == name).ok_or_else(|| UnknownTaskType(shown(name)))
     }
 }
 

@@ -26,7 +26,7 @@ mod store;
 pub use blocks::{BLOCK_BYTES, Blocks};
 pub use container::{Container, NAME_BYTES_MAX, Payload, Snapshot, Update, VARIABLES_MAX, check_variable, name_some};
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
-pub use staging::Staging;
+pub use staging::{STAGING, Staging};
 pub use store::{Store, StoreOptions, VariableStatus};
 
 use crate::tensor::TensorType;

@@ -7,6 +7,7 @@
 use crate::cluster::{ClusterSpec, Task};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, Caller, Incarnation};
+use crate::variables::STAGING;
 use crate::wire::header::{Header, SESSION};
 use crate::wire::status::{answer, from_status};
 use crate::wire::v1;
@@ -184,6 +185,15 @@ impl Peers {
             };
             let cause = match (answer(&status), failure(&status)) {
                 (Some(error), _) if may_retry(&error) => Failure { kind: FailureKind::Broken, text: error.message },
+                (Some(error), _) if is_busy(&error) => {
+                    // It lives and works off other writes: that is no outage, however long it takes.
+                    (failing_since, tries) = (None, 0);
+                    tracing::debug!(%task, sequence, "{}", error.message);
+                    tokio::select! {
+                        () = shared.closing.cancelled() => return Err(shared.closed()),
+                        () = shared.sleep(backoff.next()) => continue,
+                    }
+                }
                 (Some(error), _) => {
                     if error.code == ErrorCode::PeerRestarted && error.tasks == [task] {
                         peer.restarted(&error);
@@ -358,6 +368,11 @@ impl Peer {
         };
         error.with_tasks([task])
     }
+}
+
+/// Whether the server only has too many unfinished writes to take this one now.
+fn is_busy(error: &Error) -> bool {
+    error.code == ErrorCode::ResourceExhausted && error.names == [STAGING]
 }
 
 /// Whether the server's answer only says that the session is not there, or not any more.

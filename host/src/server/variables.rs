@@ -2,7 +2,7 @@
 //!
 //! Values travel as a header and chunks. A write's chunks are staged ([`Staging`]) and applied when all have come, so that a
 //! broken stream changes nothing; a server then holds at most one extra copy of each write under way, within the store's
-//! staging budget, and HTTP/2 flow control holds the others back. A read sends the variable's own blocks.
+//! staging budget; a write beyond it is refused and tried again by its client. A read sends the variable's own blocks.
 
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
@@ -167,12 +167,12 @@ impl VariablesService {
         let types = || variables.iter().map(|variable| &variable.ty);
         let mut order = ChunkOrder::new(types())?;
         let receive = async {
-            let mut staging = Staging::reserve(&self.store, types()).await?;
+            let mut staging = Staging::new(&self.store, types())?;
             while let Some(message) = stream.message().await? {
                 match message.kind {
                     Some(push_request::Kind::Chunk(chunk)) => {
                         let item = order.accept(&chunk)?;
-                        staging.append(item, &chunk.data);
+                        staging.append(item, &chunk.data)?;
                     }
                     Some(push_request::Kind::Header(_)) => return Err(invalid("stream has a second header").into()),
                     None => return Err(invalid("stream has a message that is neither header nor chunk").into()),

@@ -26,10 +26,15 @@ pub struct Blocks {
     bytes: usize,
 }
 
+/// Blocks that a list has room for before any has come: those of 1 GiB, in 8 KiB.
+const LISTED_BLOCKS: usize = 1024;
+
 impl Blocks {
     /// Makes an empty value, with room for the block list of `bytes` bytes.
+    ///
+    /// The size may be what a remote caller declared, so only a list of up to [`LISTED_BLOCKS`] is made ahead.
     pub fn with_capacity(bytes: usize) -> Self {
-        Blocks { blocks: Vec::with_capacity(bytes.div_ceil(BLOCK_BYTES)), bytes: 0 }
+        Blocks { blocks: Vec::with_capacity(bytes.div_ceil(BLOCK_BYTES).min(LISTED_BLOCKS)), bytes: 0 }
     }
 
     /// Copies a value into blocks.

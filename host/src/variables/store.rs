@@ -1,21 +1,18 @@
 //! All containers of one server.
 
+use super::staging::StagingBudget;
 use super::{Container, Ledger, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, Incarnation};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use tokio::sync::Semaphore;
 
 /// Most containers of one server; each is a job or a split client, so that more are a leak.
 const CONTAINERS_MAX: usize = 10_000;
 
 /// How many leader incarnations a container remembers as over: one for each restart of the leader.
 const RETIRED_MAX: usize = 64;
-
-/// Unit of the staging budget: a semaphore counts permits in 32 bits.
-const STAGING_UNIT_BYTES: u64 = 1024;
 
 /// Limits of one server's variables.
 #[derive(Clone, Debug)]
@@ -24,8 +21,7 @@ pub struct StoreOptions {
     ///
     /// A variable counts with its own size, whoever still reads older blocks of it.
     pub variable_bytes_max: Option<u64>,
-    /// Most bytes that wait in unfinished writes, over all callers; a write that doesn't fit waits for others to end.
-    /// A write that is larger by itself is let in alone.
+    /// Most bytes that wait in unfinished writes, over all callers; see [`Staging`](super::Staging) for what comes beyond.
     pub staged_bytes_max: u64,
 }
 
@@ -43,9 +39,7 @@ pub struct Store(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     room: Room,
-    staged: Arc<Gauge>,
-    staging: Arc<Semaphore>,
-    staging_units: u32,
+    staging: Arc<StagingBudget>,
     containers: Mutex<HashMap<String, Slot>>,
     ledger: Ledger,
 }
@@ -80,13 +74,9 @@ impl Default for Store {
 impl Store {
     /// Makes an empty store.
     pub fn new(options: StoreOptions) -> Self {
-        let units = options.staged_bytes_max.div_ceil(STAGING_UNIT_BYTES);
-        let staging_units = u32::try_from(units).unwrap_or(u32::MAX).clamp(1, u32::MAX >> 3);
         Store(Arc::new(Inner {
             room: Room { used: Arc::default(), max: options.variable_bytes_max },
-            staged: Arc::default(),
-            staging: Arc::new(Semaphore::new(staging_units as usize)),
-            staging_units,
+            staging: Arc::new(StagingBudget::new(options.staged_bytes_max)),
             containers: Mutex::default(),
             ledger: Ledger::default(),
         }))
@@ -147,12 +137,12 @@ impl Store {
 
     /// Bytes that wait in unfinished writes now.
     pub fn staged_bytes(&self) -> u64 {
-        self.0.staged.now.load(Ordering::Relaxed)
+        self.0.staging.staged_bytes()
     }
 
     /// The most bytes that ever waited in unfinished writes at once.
     pub fn staged_bytes_peak(&self) -> u64 {
-        self.0.staged.peak.load(Ordering::Relaxed)
+        self.0.staging.peak_bytes()
     }
 
     /// What was applied for whom.
@@ -160,14 +150,8 @@ impl Store {
         &self.0.ledger
     }
 
-    /// Waits until `bytes` more may be staged.
-    ///
-    /// # Cancel safety
-    /// Dropping it loses the place in the queue.
-    pub(crate) async fn reserve_staging(&self, bytes: u64) -> (tokio::sync::OwnedSemaphorePermit, Arc<Gauge>) {
-        let units = u32::try_from(bytes.div_ceil(STAGING_UNIT_BYTES)).unwrap_or(u32::MAX).min(self.0.staging_units);
-        let permit = self.0.staging.clone().acquire_many_owned(units).await;
-        (permit.expect("the semaphore is never closed"), self.0.staged.clone())
+    pub(super) fn staging(&self) -> &Arc<StagingBudget> {
+        &self.0.staging
     }
 }
 
@@ -208,24 +192,6 @@ impl Slot {
         std::mem::replace(&mut self.container, fresh).end(aborted(over));
         self.attempt = Some(new);
         Ok(())
-    }
-}
-
-/// A number with the most it ever was.
-#[derive(Debug, Default)]
-pub(crate) struct Gauge {
-    now: AtomicU64,
-    peak: AtomicU64,
-}
-
-impl Gauge {
-    pub(crate) fn add(&self, bytes: u64) {
-        let now = self.now.fetch_add(bytes, Ordering::Relaxed) + bytes;
-        self.peak.fetch_max(now, Ordering::Relaxed);
-    }
-
-    pub(crate) fn sub(&self, bytes: u64) {
-        self.now.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 

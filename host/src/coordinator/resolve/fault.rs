@@ -16,8 +16,22 @@ pub struct Fault {
 impl Fault {
     /// Makes a fault of its parts.
     pub fn new(place: impl Into<String>, what: impl Into<String>, mend: impl Into<String>) -> Self {
-        Fault { place: place.into(), what: what.into(), mend: mend.into() }
+        Fault { place: cut(place.into()), what: cut(what.into()), mend: cut(mend.into()) }
     }
+}
+
+/// Longest part of a fault, in bytes: it repeats what the user wrote, which may be a whole file.
+const PART_BYTES_MAX: usize = 2000;
+
+/// Most faults that are told one by one: more have one reason.
+const TOLD_MAX: usize = 50;
+
+fn cut(text: String) -> String {
+    if text.len() <= PART_BYTES_MAX {
+        return text;
+    }
+    // A new text: the old one's memory goes with it.
+    format!("{}... ({} bytes)", &text[..text.floor_char_boundary(PART_BYTES_MAX)], text.len())
 }
 
 impl fmt::Display for Fault {
@@ -37,8 +51,26 @@ impl fmt::Display for Faults {
             return write!(f, "configuration refused: {fault}");
         }
         write!(f, "configuration refused, {} faults:", self.0.len())?;
-        self.0.iter().try_for_each(|fault| write!(f, "\n  {fault}"))
+        self.0.iter().take(TOLD_MAX).try_for_each(|fault| write!(f, "\n  {fault}"))?;
+        match self.0.len().checked_sub(TOLD_MAX) {
+            None | Some(0) => Ok(()),
+            Some(more) => write!(f, "\n  and {more} more"),
+        }
     }
 }
 
 impl std::error::Error for Faults {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_bounded_whatever_was_written() {
+        let long = "x".repeat(1 << 20);
+        let faults = Faults((0..20_000).map(|_| Fault::new(&long, &long, &long)).collect());
+        let text = faults.to_string();
+        assert!(text.len() < 500_000, "{} bytes", text.len());
+        assert!(text.contains("20000 faults") && text.ends_with("and 19950 more"));
+    }
+}

@@ -1,6 +1,7 @@
 //! The values that flags, the environment and files share, and how each is written.
 
 use crate::attend::{Mode, Replication};
+use crate::error::shown;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -275,6 +276,12 @@ pub fn dir_grant(text: &str) -> Result<DirGrant, ValueError> {
         None => (text, false),
     };
     let (host, guest) = rest.split_once("::").unwrap_or((rest, rest));
+    // A misspelt `:ro` must not become a grant to write.
+    if let Some((_, suffix)) = guest.rsplit_once(':') {
+        let suffix = shown(suffix);
+        let message = format!("`{}` ends in `:{suffix}`, only `:ro` may follow the guest's path", shown(text));
+        return Err(ValueError(message));
+    }
     if host.is_empty() || guest.is_empty() {
         return Err(ValueError(format!("`{text}` lacks a directory, write HOST, HOST::GUEST or HOST::GUEST:ro")));
     }
@@ -323,8 +330,12 @@ fn unknown(text: &str, known: &[&str]) -> ValueError {
 pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     // Below 0.7 a suggestion confuses more than it helps; prefixes (`worker_hosts`) reach it through Jaro-Winkler.
     const NEAR: f64 = 0.7;
+    // Nobody misspells a name by that much, and the comparison's cost grows with the square.
+    const NAME_BYTES_MAX: usize = 100;
+    let known = if name.len() <= NAME_BYTES_MAX { Some(known) } else { None };
     known
         .into_iter()
+        .flatten()
         .map(|known| (strsim::jaro_winkler(&name.to_lowercase(), known), known))
         .filter(|&(likeness, _)| likeness >= NEAR)
         .max_by(|a, b| a.0.total_cmp(&b.0))
@@ -368,6 +379,11 @@ mod tests {
         assert_eq!(dir_grant("data"), Ok(grant("data", "data", false)));
         assert_eq!(dir_grant("data:ro"), Ok(grant("data", "data", true)));
         assert_eq!(dir_grant("a/b::/data:ro"), Ok(grant("a/b", "/data", true)));
+        // Not a grant to write below another path.
+        for text in ["/tmp::/a:rox", "/tmp::/a:RO", "data::d:rw", "data:rw"] {
+            assert!(dir_grant(text).is_err(), "{text}");
+        }
+        assert_eq!(dir_grant("C:x::/data"), Ok(grant("C:x", "/data", false)), "the host's path may hold one");
         assert!(dir_grant("").is_err() && dir_grant("a::").is_err() && dir_grant("::/b").is_err());
     }
 

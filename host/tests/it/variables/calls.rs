@@ -182,3 +182,25 @@ async fn waiting_worker_goes_on_when_the_chief_has_initialized() {
     assert_eq!(data, [4, 5, 6][..]);
     ps.stop().await;
 }
+
+/// Aim: writes that together are far beyond the staging budget and the connection's window all get through.
+#[tokio::test(flavor = "multi_thread")]
+async fn large_writes_of_one_connection_take_turns() {
+    const WRITES: usize = 8;
+    const BYTES: usize = 24 << 20;
+    let ps = Ps::start(StoreOptions { staged_bytes_max: 40 << 20, ..Default::default() });
+    let variables = Arc::new(connect(ps.addr, 1));
+    let variable = u8s("v", BYTES);
+    initialize(&*variables, &variable, &vec![0; BYTES]).await.unwrap();
+    let mut writes = tokio::task::JoinSet::new();
+    for _ in 0..WRITES {
+        let (variables, variable) = (variables.clone(), variable.clone());
+        writes.spawn(async move { push(&*variables, &variable, UpdateKind::Add, &vec![1; BYTES]).await });
+    }
+    let all = tokio::time::timeout(LONG, writes.join_all()).await.expect("every write gets its turn");
+    assert!(all.iter().all(Result::is_ok), "{all:?}");
+    let value = pull(&*variables, &variable).await.unwrap();
+    assert!(value.tensor.data.iter().all(|&byte| usize::from(byte) == WRITES), "each is applied once");
+    assert!(ps.store.staged_bytes_peak() <= (40 << 20) + BYTES as u64, "{}", ps.store.staged_bytes_peak());
+    ps.stop().await;
+}
