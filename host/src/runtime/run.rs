@@ -277,6 +277,7 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
     let text = format!("{error:#}");
     if matches!(error.downcast_ref::<ResourceTableError>(), Some(ResourceTableError::Full))
         || text.contains("component handle")
+        || text.contains("handle limit exceeded")
         || text.contains("resource table has no free keys")
     {
         return flag(Limit::Handles, format!("too many handles, limit {} reached", limits.max_handles));

@@ -171,8 +171,9 @@ impl Admitted {
     pub async fn run<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
         tokio::select! {
             biased;
-            () = self.session.cancelled() => Err(self.ended()),
+            // First: an answer that is there must not be lost to a server that stops because it was given.
             result = work => result,
+            () = self.session.cancelled() => Err(self.ended()),
         }
     }
 
@@ -213,6 +214,8 @@ struct Attempts {
 /// The attempt that a container is in.
 struct ContainerAttempt {
     current: Attempt,
+    /// Whether this process heard of it from its leader, or leads itself; then no caller can bring another one.
+    confirmed: bool,
     /// Leaders that were followed by another: their stragglers must not bring an old attempt back.
     retired: VecDeque<Incarnation>,
 }
@@ -258,7 +261,7 @@ impl Guard {
     /// `permission-denied`; `invalid-argument` (no header, or a bad field, which is named);
     /// `failed-precondition` (another protocol; a data call without session, with the name `session`);
     /// `peer-restarted` naming this task (another incarnation is expected);
-    /// `aborted` (an attempt or a leader that is over).
+    /// `aborted` (an attempt or a leader that is over); `unavailable` (one that this server's leader hasn't told of).
     pub fn admit(&self, rpc: Rpc, header: Option<v1::RequestHeader>) -> Result<Admitted> {
         let inner = &*self.inner;
         let container = header.as_ref().map_or("", |header| header.container.as_str());
@@ -276,7 +279,7 @@ impl Guard {
             .with_tasks([inner.task]));
         }
         if let Some(attempt) = caller.attempt.filter(|_| rpc.checks_attempt()) {
-            self.adopt(&caller.container, attempt)?;
+            self.enter(&caller.container, attempt, false)?;
         }
         let session = if rpc.needs_session() {
             inner.sessions.token(&caller.container, caller.run_id).ok_or_else(|| no_session(inner.task, &caller))?
@@ -286,12 +289,17 @@ impl Guard {
         Ok(Admitted { caller, sequence, session, stopping: inner.stopping.clone(), task: inner.task })
     }
 
-    /// Makes `attempt` the container's attempt, if it isn't yet. Where that ends an earlier one, its sessions end and
-    /// subscribers are told, before this returns.
+    /// Makes `attempt` the container's attempt, if it isn't yet: this process's leader has told of it. Where that ends an
+    /// earlier one, its sessions end and subscribers are told, before this returns.
     ///
     /// # Errors
     /// `aborted` where the attempt, or its leader, is over; `resource-exhausted` for too many containers.
     pub fn adopt(&self, container: &str, attempt: Attempt) -> Result<()> {
+        self.enter(container, attempt, true)
+    }
+
+    /// Takes an attempt from this process's leader (`confirmed`) or, before that has told of any, from a caller.
+    fn enter(&self, container: &str, attempt: Attempt, confirmed: bool) -> Result<()> {
         let mut attempts = self.lock();
         let Attempts { containers, subscribers } = &mut *attempts;
         let Some(state) = containers.get_mut(container) else {
@@ -306,10 +314,14 @@ impl Guard {
                     format!("{} has {CONTAINERS_MAX} containers in use already", self.inner.task),
                 ));
             }
-            containers.insert(container.to_owned(), ContainerAttempt { current: attempt, retired: VecDeque::new() });
+            containers.insert(
+                container.to_owned(),
+                ContainerAttempt { current: attempt, confirmed, retired: VecDeque::new() },
+            );
             return Ok(());
         };
         if state.current == attempt {
+            state.confirmed |= confirmed;
             return Ok(());
         }
         let over = if attempt.leader == state.current.leader {
@@ -326,6 +338,14 @@ impl Guard {
                 ),
             ));
         }
+        if state.confirmed && !confirmed {
+            let message = format!(
+                "{} has not heard of attempt {} of leader `{}` from its own leader `{}` in container `{container}`",
+                self.inner.task, attempt.number, attempt.leader, state.current.leader
+            );
+            return Err(Error::new(ErrorCode::Unavailable, message).with_tasks([self.inner.task]));
+        }
+        state.confirmed = confirmed;
         if attempt.leader != state.current.leader {
             if state.retired.len() == RETIRED_MAX {
                 state.retired.pop_front();

@@ -176,3 +176,28 @@ async fn containers_that_nobody_uses_make_room() {
     assert_eq!(guard.attempt("default"), Some(attempt(1)), "one in use is remembered");
     assert_eq!(guard.attempt("run-0"), None);
 }
+
+#[tokio::test]
+async fn answer_that_is_there_is_given_even_by_a_server_that_stops() {
+    let guard = guard();
+    let admitted = guard.admit(Rpc::Attend, Some(header(None))).expect("it needs no session");
+    guard.inner.stopping.cancel();
+    assert_eq!(admitted.run(std::future::ready(Ok(7))).await, Ok(7));
+}
+
+/// Aim: nobody but the leader ends an attempt, on its own server or on one that attends it.
+#[tokio::test]
+async fn attempt_of_the_own_leader_is_not_ended_by_callers() {
+    let guard = guard();
+    let attempt = |leader, number| Attempt { leader: Incarnation(leader), number };
+    guard.admit(Rpc::Session, Some(header(Some((9, 0))))).expect("nobody has said otherwise yet");
+    guard.adopt("default", attempt(1, 0)).expect("the leader has told");
+    assert_eq!(code(guard.admit(Rpc::Session, Some(header(Some((9, 0)))))), ErrorCode::Aborted);
+    for other in [(77, 0), (1, 1), (1, u32::MAX)] {
+        assert_eq!(code(guard.admit(Rpc::Session, Some(header(Some(other))))), ErrorCode::Unavailable, "{other:?}");
+    }
+    assert!(guard.admit(Rpc::Session, Some(header(Some((1, 0))))).is_ok());
+    guard.adopt("default", attempt(77, 0)).expect("a restarted leader is attended");
+    assert!(guard.admit(Rpc::Session, Some(header(Some((77, 0))))).is_ok());
+    assert_eq!(code(guard.admit(Rpc::Session, Some(header(Some((1, 0)))))), ErrorCode::Aborted);
+}
