@@ -20,7 +20,7 @@
 
 use crate::attend::BarrierArrival;
 use crate::cluster::{Task, list_tasks};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::{Error, ErrorCode, Result, shown};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -76,7 +76,7 @@ pub fn ends_generation(result: &Result<()>) -> bool {
 
 /// Prints a barrier for a message: the unnamed one by the call that waits at it.
 pub fn display_name(name: &str) -> String {
-    if name.is_empty() { "wait_for_other_workers".to_owned() } else { format!("barrier `{name}`") }
+    if name.is_empty() { "wait_for_other_workers".to_owned() } else { format!("barrier `{}`", shown(name)) }
 }
 
 /// Every barrier of one attempt.
@@ -262,6 +262,10 @@ impl Barriers {
                 ErrorCode::InvalidArgument,
                 format!("a barrier's name has at most {NAME_BYTES_MAX} bytes, this one {}", name.len()),
             ));
+        }
+        if name.chars().any(char::is_control) {
+            let message = format!("{} has control characters, a barrier's name has none", display_name(name));
+            return Err(Error::new(ErrorCode::InvalidArgument, message));
         }
         if !self.barriers.contains_key(name) && self.barriers.len() >= NAMES_MAX {
             return Err(Error::new(

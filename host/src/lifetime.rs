@@ -517,11 +517,24 @@ impl Lifetime {
         self.connections.values().any(|&task| task != self.options.leader)
     }
 
-    /// Whether the training has ended before a listed task came to attend, so that only a leader that stays can tell it.
+    /// Listed tasks that the end waits for because they have not attended: only a leader that stays can tell them.
+    pub fn awaited(&self) -> Vec<Task> {
+        if !matches!(self.phase, Phase::TrainingEnded { .. } | Phase::JobEnded { .. }) {
+            return Vec::new();
+        }
+        let listed = self.options.cluster.iter().map(|(task, _)| task);
+        listed.filter(|&task| self.is_untold(task)).collect()
+    }
+
+    /// Whether a listed task never attended, and has not been refused since the training's end either.
+    fn is_untold(&self, task: Task) -> bool {
+        self.is_unseen(task) && !self.told.contains(&task)
+    }
+
     fn somebody_is_untold(&self) -> bool {
         let mut listed = self.options.cluster.iter().map(|(task, _)| task);
         // The job's end has waited for evaluators already.
-        listed.any(|task| task.job != TaskType::Evaluator && self.is_unseen(task) && !self.told.contains(&task))
+        listed.any(|task| task.job != TaskType::Evaluator && self.is_untold(task))
     }
 
     /// How long the leader stays for those; who is later than the connect timeout is not waited for.
@@ -543,7 +556,7 @@ impl Lifetime {
             Wait::Over
         } else if self.evaluator_runs() {
             end(grace)
-        } else if listed.any(|task| self.is_unseen(task) && !self.told.contains(&task)) {
+        } else if listed.any(|task| self.is_untold(task)) {
             // It may be starting; the training's end is what it is there for.
             end(grace.min(LEAVE_GRACE))
         } else {

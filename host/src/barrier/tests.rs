@@ -266,6 +266,10 @@ fn names_are_bounded_in_number_and_length() {
     );
     let long = barriers.arrive(now, worker(0), &arrival(&"x".repeat(NAME_BYTES_MAX + 1), 0));
     assert!(matches!(&long[..], [Answer { result: Err(Error { code: ErrorCode::InvalidArgument, .. }), .. }]));
+    let control = barriers.arrive(now, worker(0), &arrival("a\u{1b}[2J", 0));
+    let [Answer { result: Err(error), .. }] = &control[..] else { panic!("{control:?}") };
+    assert_eq!(error.code, ErrorCode::InvalidArgument);
+    assert!(!error.message.contains('\u{1b}'), "{error}");
     // Names that are known go on.
     assert_eq!(barriers.arrive(now, worker(1), &arrival("7", 0)).len(), 2);
 }

@@ -7,12 +7,12 @@ mod report;
 
 use crate::attend::{AttendError, BarrierArrival, Cause, LeaderEvent, MemberMessage, Registered, Registration};
 use crate::barrier::{Answer, BarrierStatus, Barriers, display_name};
-use crate::cluster::Task;
+use crate::cluster::{Task, list_tasks};
 use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
 use crate::handles::{Attend, AttendChannel, BoxFuture, Probe, ProbeOutcome};
 use crate::ids::Attempt;
-use crate::lifetime::{self, ConnectionId, Effect, HEARTBEAT_INTERVAL, Lifetime, RowStatus, Silent};
+use crate::lifetime::{self, ConnectionId, Effect, HEARTBEAT_INTERVAL, LEAVE_GRACE, Lifetime, RowStatus, Silent};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -112,6 +112,8 @@ struct Service {
     /// Streams that were cut off because nobody read them; their rows don't know yet.
     cut_off: Vec<ConnectionId>,
     left: Option<JobEnd>,
+    /// Whether the log says whom the end waits for.
+    awaited_told: bool,
 }
 
 /// Reaches the leader's service; cheap to clone.
@@ -170,6 +172,7 @@ impl Leader {
             feeders: JoinSet::new(),
             cut_off: Vec::new(),
             left: None,
+            awaited_told: false,
         };
         service.run(shutdown).await
     }
@@ -190,6 +193,7 @@ impl Service {
             if let Some(end) = self.left.take() {
                 return end;
             }
+            self.tell_awaited();
             let due = [self.lifetime.next_deadline(), self.barriers.next_deadline()].into_iter().flatten().min();
             tokio::select! {
                 () = shutdown.cancelled() => {
@@ -206,6 +210,19 @@ impl Service {
                 _ = report.tick() => report::log(&self.status()),
                 Some(_) = self.feeders.join_next() => {}
             }
+        }
+    }
+
+    /// Says once why the leader doesn't leave yet.
+    fn tell_awaited(&mut self) {
+        if self.awaited_told {
+            return;
+        }
+        let awaited = self.lifetime.awaited();
+        if !awaited.is_empty() {
+            let seconds = LEAVE_GRACE.as_secs();
+            info!("training has ended; waiting up to {seconds} s for {}, never seen", list_tasks(&awaited));
+            self.awaited_told = true;
         }
     }
 
