@@ -28,6 +28,7 @@ use variables::VariablesService;
 
 pub mod cluster;
 pub mod guard;
+mod incoming;
 pub mod leader;
 pub mod ops;
 pub mod session;
@@ -188,7 +189,7 @@ impl Server {
             .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
             .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
             .add_routes(routes.routes())
-            .serve_with_incoming_shutdown(incoming, stopping.clone().cancelled_owned());
+            .serve_with_incoming_shutdown(incoming::connections(incoming), stopping.clone().cancelled_owned());
         tokio::pin!(serve);
         tokio::select! {
             result = &mut serve => return result,
