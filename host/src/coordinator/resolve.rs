@@ -465,6 +465,13 @@ impl Resolver<'_> {
                     .to_owned(),
             );
         }
+        let runner = |task: Task| !matches!(task.job, TaskType::Ps | TaskType::Client);
+        if plan.mode.is_none() && plan.runs.is_empty() && task.is_some_and(runner) {
+            self.warnings.push(
+                "without --module this task only serves, which independent workers refuse: give --module to run worker_fn"
+                    .to_owned(),
+            );
+        }
         if plan.mode == Some(Mode::SplitClient) && plan.server.is_some() && self.settings.module.is_some() {
             self.warnings.push(
                 "--module is not run: under mode `split-client` a named task is a standard server, and the client runs \
