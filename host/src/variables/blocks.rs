@@ -32,7 +32,7 @@ const LISTED_BLOCKS: usize = 1024;
 impl Blocks {
     /// Makes an empty value, with room for the block list of `bytes` bytes.
     ///
-    /// The size may be what a remote caller declared, so only a list of up to [`LISTED_BLOCKS`] is made ahead.
+    /// The size may be what a remote caller declared, so the list of at most 1 GiB is made ahead.
     pub fn with_capacity(bytes: usize) -> Self {
         Blocks { blocks: Vec::with_capacity(bytes.div_ceil(BLOCK_BYTES).min(LISTED_BLOCKS)), bytes: 0 }
     }
