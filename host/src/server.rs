@@ -102,22 +102,23 @@ impl Server {
         routes.add_service(reflection().build_v1().map_err(damaged)?);
         routes.add_service(reflection().build_v1alpha().map_err(damaged)?);
 
-        let cluster = ClusterService::new(guard.clone(), cluster, leader, store.clone(), stopping.clone());
-        let cluster = v1::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let ops = v1::ops_server::OpsServer::new(ops::OpsService::new(guard.clone()))
-            .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let server = Server { task, incoming, local_addr, guard, routes, health, service_names: Vec::new(), stopping };
         // The guard may hear of a new attempt before the first call that touches variables does.
         let dropped = store.clone();
-        server.guard.on_attempt_ended(Arc::new(move |container, attempt| {
+        guard.on_attempt_ended(Arc::new(move |container, attempt| {
             if let Err(error) = dropped.open(container, Some(attempt)) {
                 tracing::warn!(container, %error, "variables of the attempt before are not dropped");
             }
         }));
-        let variables = VariablesService::new(server.guard.clone(), store)
-            .into_server()
+        let cluster = ClusterService::new(guard.clone(), cluster, leader, store.clone(), stopping.clone());
+        let cluster = v1::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let variables =
+            VariablesService::new(guard.clone(), store).into_server().max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let ops = v1::ops_server::OpsServer::new(ops::OpsService::new(guard.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        Ok(server.with_service(cluster).with_service(variables).with_unserved(ops))
+        // Health says nothing of ops, which nothing serves yet.
+        let service_names = vec![name_of(&cluster), name_of(&variables)];
+        routes.add_service(cluster).add_service(variables).add_service(ops);
+        Ok(Server { task, incoming, local_addr, guard, routes, health, service_names, stopping })
     }
 
     /// The address that it listens on.
@@ -128,42 +129,6 @@ impl Server {
     /// The guard: adopts attempts that the process hears of elsewhere, and shows sessions.
     pub fn guard(&self) -> Guard {
         self.guard.clone()
-    }
-
-    /// Adds a service; health shows it as serving.
-    fn with_service<S>(mut self, service: S) -> Self
-    where
-        S: tower::Service<
-                tonic::codegen::http::Request<tonic::body::Body>,
-                Response = tonic::codegen::http::Response<tonic::body::Body>,
-                Error = std::convert::Infallible,
-                Future: Send + 'static,
-            > + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-    {
-        self.service_names.push(S::NAME);
-        self.with_unserved(service)
-    }
-
-    /// Adds a service of which health says nothing.
-    fn with_unserved<S>(mut self, service: S) -> Self
-    where
-        S: tower::Service<
-                tonic::codegen::http::Request<tonic::body::Body>,
-                Response = tonic::codegen::http::Response<tonic::body::Body>,
-                Error = std::convert::Infallible,
-                Future: Send + 'static,
-            > + NamedService
-            + Clone
-            + Send
-            + Sync
-            + 'static,
-    {
-        self.routes.add_service(service);
-        self
     }
 
     /// Serves until `shutdown`, then ends sessions and streams and waits for connections, at most [`SHUTDOWN_TIMEOUT`].
@@ -222,4 +187,8 @@ pub(crate) async fn first_message<T>(mut stream: Streaming<T>) -> Result<(Option
         )
     })??;
     Ok((first, stream))
+}
+
+fn name_of<S: NamedService>(_: &S) -> &'static str {
+    S::NAME
 }
