@@ -86,7 +86,7 @@ pub struct Change<'a, V> {
 /// # Errors
 /// All calls: `invalid-argument` (type, shape, name), `uninitialized` with the names, `unavailable` after the connect
 /// timeout, `peer-failed` and `peer-restarted` with the task, `cancelled`, `resource-exhausted`; writes of an evaluator
-/// anywhere but on its own task `failed-precondition` (D15).
+/// anywhere but on its own task `failed-precondition`: it is chief of its own run, and would reset what others train.
 ///
 /// # Cancel safety
 /// A dropped read has no effect. A dropped write is applied as a whole or not at all, for each variable.

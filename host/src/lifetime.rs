@@ -314,7 +314,12 @@ impl Lifetime {
             row.end = Some(report.clone());
         }
         let event = LeaderEvent::Task { task, state: TaskState::Ended, message: report.message.clone() };
-        effects.push(Effect::Send { connection, event });
+        if first && task == self.options.leader {
+            // Who waits for what the chief initializes has to know.
+            self.broadcast(event, &mut effects);
+        } else {
+            effects.push(Effect::Send { connection, event });
+        }
         if first && task.job != TaskType::Evaluator {
             self.ended(now, task, &report, &mut effects);
         }

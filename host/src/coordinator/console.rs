@@ -114,12 +114,13 @@ impl ProcessConsole {
             LineFormat::Text => format!("{prefix}{text}"),
         };
         match options.format {
-            LineFormat::Json => screen.line(Stream::Stderr, line(message).into_bytes()),
+            // Never waiting: a process must be able to end although nobody reads what it prints.
+            LineFormat::Json => screen.log_line(Stream::Stderr, line(message).into_bytes()),
             LineFormat::Text => {
                 for (index, text) in message.lines().enumerate() {
                     let text = escape_controls(text, false);
                     let text = if index == 0 { format!("error: {text}") } else { format!("  {text}") };
-                    screen.line(Stream::Stderr, line(&text).into_bytes());
+                    screen.log_line(Stream::Stderr, line(&text).into_bytes());
                 }
             }
         }

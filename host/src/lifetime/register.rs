@@ -4,7 +4,7 @@ use super::row::{Challenger, Row};
 use super::{ConnectionId, Effect, FIRST_PROBE, Lifetime, Phase, peer_failed};
 use crate::attend::{AttendError, Cause, LeaderEvent, Mode, Registered, Registration, Replication, TaskState};
 use crate::cluster::{Task, TaskType};
-use crate::error::{Error, ErrorCode};
+use crate::error::{Error, ErrorCode, shown};
 use crate::exit::Exit;
 use std::time::Instant;
 
@@ -55,6 +55,12 @@ impl Lifetime {
             }
             TaskState::Running | TaskState::Suspect | TaskState::Ended if same => {
                 self.accept(now, connection, &registration, effects);
+            }
+            TaskState::Running | TaskState::Suspect if task == self.options.leader => {
+                // Nobody dials the leader's own process: it is here.
+                let error = Error::new(ErrorCode::AlreadyExists, format!("{task} leads this job in another process"));
+                let result = Err(AttendError::Refused(error.with_tasks([task])));
+                effects.push(Effect::Answer { connection, result });
             }
             TaskState::Running | TaskState::Suspect => {
                 let result = if row.challenger.is_some() {
@@ -152,6 +158,11 @@ impl Lifetime {
             training_ended: self.training_ended(),
         };
         effects.push(Effect::Answer { connection, result: Ok(registered) });
+        let leader = self.options.leader;
+        if let Some(row) = self.rows.get(&leader).filter(|row| task != leader && row.state == TaskState::Ended) {
+            let event = LeaderEvent::Task { task: leader, state: TaskState::Ended, message: row.message.clone() };
+            effects.push(Effect::Send { connection, event });
+        }
         if self.training_ended() {
             effects.push(Effect::Send { connection, event: LeaderEvent::TrainingEnded { cause: self.cause.clone() } });
         }
@@ -199,8 +210,9 @@ impl Lifetime {
             match own.cluster.address(shared) {
                 Some(ours) if ours != theirs => {
                     return refuse(format!(
-                        "{task} and its leader {leader} disagree about the cluster: {shared} is at `{theirs}` for \
-                         {task}, at `{ours}` for {leader}"
+                        "{task} and its leader {leader} disagree about the cluster: {shared} is at `{}` for \
+                         {task}, at `{ours}` for {leader}",
+                        shown(theirs)
                     ));
                 }
                 _ => {}

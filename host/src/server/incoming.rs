@@ -18,6 +18,9 @@ const CONNECTIONS_MAX: usize = 4096;
 /// How long a new connection may take to send the preface of HTTP/2. A client sends it at once.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Pause after a connection that could not be taken.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
 /// Bytes of the preface (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
 
@@ -32,6 +35,14 @@ fn bounded(
     preface_timeout: Duration,
 ) -> impl Stream<Item = io::Result<Connection>> {
     let room = Arc::new(Semaphore::new(connections_max));
+    let incoming = incoming.then(async |accepted| {
+        if let Err(error) = &accepted {
+            tracing::warn!("can't take a connection: {error}");
+            // Out of file descriptors, say: the transport would ask again at once, and for ever.
+            sleep(ACCEPT_PAUSE).await;
+        }
+        accepted
+    });
     incoming.filter_map(move |accepted| {
         let stream = match accepted {
             Ok(stream) => stream,

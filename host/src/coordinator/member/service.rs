@@ -253,13 +253,14 @@ impl Service {
             LeaderEvent::Task { task, state, message } => {
                 if task == self.options.leader && matches!(state, TaskState::Ended | TaskState::Lost) {
                     let text = format!("the run of {task}, which initializes variables, has ended");
-                    let error = Error::new(ErrorCode::PeerFailed, text).with_tasks([task]);
+                    let error = Error::new(ErrorCode::Uninitialized, text).with_tasks([task]);
                     self.outlets.chief_ended.send_replace(Some(error));
                 }
-                let message = if message.is_empty() { message } else { format!(": {message}") };
                 match state {
-                    TaskState::Lost | TaskState::Suspect => warn!("{task} is {state:?}{message}"),
-                    _ => info!("{task} is {state:?}{message}"),
+                    TaskState::Lost => warn!("{task} is lost: {message}"),
+                    TaskState::Suspect => warn!("{task} does not answer: {message}"),
+                    TaskState::Ended => debug!("the run of {task} has ended"),
+                    TaskState::Running | TaskState::NeverSeen => info!("{task}: {message}"),
                 }
             }
             LeaderEvent::TrainingEnded { cause } => self.training_ended(cause),

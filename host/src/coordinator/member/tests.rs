@@ -690,3 +690,19 @@ fn handle_is_polled_on_a_runtime_without_clock() {
     });
     assert_eq!(control.block_on(cluster.leader).expect("no panic").cause, None);
 }
+
+/// Aim: who waits for variables learns that nobody will initialize them, also where it comes after the chief's end.
+#[tokio::test(start_paused = true)]
+async fn the_chiefs_end_is_known_to_all_and_to_who_comes_later() {
+    let cluster = Cluster::start(3);
+    let early = cluster.members([worker(0), worker(1)]).await;
+    assert!(early[1].handle.chief_ended().borrow().is_none());
+    assert!(early[0].handle.end(done()).await);
+    let late = cluster.members([worker(2)]).await;
+    for member in [&early[1], &late[0]] {
+        let mut ended = member.handle.chief_ended();
+        let error = ended.wait_for(Option::is_some).await.expect("the member lives").clone().expect("waited for it");
+        assert_eq!((error.code, error.tasks.as_slice()), (ErrorCode::Uninitialized, &[worker(0)][..]));
+        assert!(member.handle.interrupt().borrow().is_none(), "the run goes on");
+    }
+}

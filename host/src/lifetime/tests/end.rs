@@ -91,6 +91,9 @@ fn chief_done_ends_the_training_for_the_others() {
     leader.end("worker:0", done());
     leader.check(expect![[r#"
         0s worker:0 <- worker:0 Ended 
+        0s worker:1 <- worker:0 Ended 
+        0s worker:2 <- worker:0 Ended 
+        0s ps:0 <- worker:0 Ended 
         0s barriers: cancelled: the training has ended
         0s worker:0 <- training ended: well
         0s worker:1 <- training ended: well
@@ -189,6 +192,8 @@ fn task_that_left_does_not_end_the_training_but_the_leader_does() {
     leader.end("worker:0", leaving());
     leader.check(expect![[r#"
         0s worker:0 <- worker:0 Ended SIGTERM
+        0s worker:2 <- worker:0 Ended SIGTERM
+        0s ps:0 <- worker:0 Ended SIGTERM
         0s barriers: worker:0 left: SIGTERM
         0s worker:0 <- training ended: worker:0 143 (worker:0 left: SIGTERM)
         0s worker:2 <- training ended: worker:0 143 (worker:0 left: SIGTERM)

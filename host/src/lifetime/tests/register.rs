@@ -103,6 +103,7 @@ fn late_ps_learns_that_the_training_has_ended() {
     leader.attend("ps:0", 20);
     leader.check(expect![[r#"
         0s ps:0 registered, ended true
+        0s ps:0 <- worker:0 Ended 
         0s ps:0 <- training ended: well
     "#]]);
 }
@@ -236,11 +237,21 @@ fn joined_worker_of_an_in_graph_job_needs_no_module() {
         0s worker:0 registered, ended false
         0s worker:1 registered, ended false
         0s worker:0 <- worker:0 Ended 
+        0s worker:1 <- worker:0 Ended 
         0s barriers: worker:0 left: its run has ended
         0s barriers: cancelled: the training has ended
         0s worker:0 <- training ended: well
         0s worker:1 <- training ended: well
         0s worker:0 <- job ended: well
         0s worker:1 <- job ended: well
+    "#]]);
+}
+
+#[test]
+fn second_process_of_the_leaders_task_is_refused_at_once() {
+    let mut leader = Leader::attended(options());
+    leader.attend("worker:0", 2);
+    leader.check(expect![[r#"
+        0s #4 refused: already-exists: worker:0 leads this job in another process
     "#]]);
 }
