@@ -41,6 +41,8 @@ fn main() -> ExitCode {
         match error.downcast_ref::<LaunchError>() {
             Some(error) => error.exit(),
             None if error.is::<Faults>() || error.is::<NotServed>() => Exit::Refused,
+            // Standard output that can't be written, for instance.
+            None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
             None => Exit::Bug,
         }
     }))

@@ -50,7 +50,7 @@ pub fn of_run(report: &RunReport, interrupted: Option<(Exit, Error)>) -> Outcome
         RunEnd::GuestExit { ok: false, code: None } => {
             Outcome::failed(Exit::WorkerError, "the guest exited with a failure; WASI 0.2 doesn't pass its number on")
         }
-        RunEnd::Trap { report } => Outcome::failed(Exit::Trap, format!("the guest trapped\n{report}")),
+        RunEnd::Trap { kind, report } => Outcome::failed(Exit::Trap, format!("the guest trapped: {kind}\n{report}")),
         RunEnd::Limit { message, .. } => return Outcome::failed(Exit::Limit, message.clone()),
         RunEnd::Refused { message } => return Outcome::failed(Exit::Refused, message.clone()),
         RunEnd::HostBug { message } => return Outcome::failed(Exit::Bug, message.clone()),
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn each_end_has_its_code() {
-        let trap = RunEnd::Trap { report: "unreachable".to_owned() };
+        let trap = RunEnd::Trap { kind: "unreachable".to_owned(), report: String::new() };
         for (end, exit) in [
             (RunEnd::Done, Exit::Done),
             (worker_error(), Exit::WorkerError),

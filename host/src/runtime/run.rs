@@ -72,6 +72,8 @@ pub enum RunEnd {
     },
     /// The guest trapped.
     Trap {
+        /// Why, in a few words.
+        kind: String,
         /// Last words, kind, frames and hint, in several lines.
         report: String,
     },
@@ -252,7 +254,7 @@ fn end(outcome: wasmtime::Result<Result<(), String>>, state: &State, watch: &Run
     match reached(&error, state) {
         Some(Reached::Declared(message)) => RunEnd::Refused { message },
         Some(Reached::Limit(limit, message)) => RunEnd::Limit { limit, message: format!("{message}\n{}", report()) },
-        None => RunEnd::Trap { report: report() },
+        None => RunEnd::Trap { kind: trap::kind_of(&error), report: report() },
     }
 }
 

@@ -26,6 +26,11 @@ struct Frame {
     place: Option<String>,
 }
 
+/// Why a guest trapped, in a few words.
+pub(super) fn kind_of(error: &wasmtime::Error) -> String {
+    kind(error, &frames(error))
+}
+
 /// Tells a trap as one block: last words, kind, frames, hint.
 pub(super) fn report(error: &wasmtime::Error, tail: &[String]) -> String {
     let frames = frames(error);
