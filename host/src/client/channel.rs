@@ -28,9 +28,9 @@ use tonic::transport::Channel;
 pub mod connect;
 mod link;
 
-/// Most tries of one call. With pauses of up to half a second this is more than a rejoin timeout has room for; it ends
-/// calls that break every time after a while, because of what they send for instance.
-const TRIES_MAX: u32 = 200;
+/// Most tries of one call. With pauses of up to half a second this is over an hour, more than a sensible rejoin timeout; it
+/// ends calls that break every time after a while, because of what they send for instance.
+const TRIES_MAX: u32 = 10_000;
 
 /// Which connection to a task a call takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -158,10 +158,18 @@ impl fmt::Display for WasmOption {
 /// Reads a duration with its unit: `90s`, `10m`, `1h 30m`.
 ///
 /// # Errors
-/// A number without unit, and anything that is no duration.
+/// A number without unit, anything that is no duration, and more than a year.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
-    humantime::parse_duration(text.trim())
-        .map_err(|error| ValueError(format!("`{text}` is no duration such as `90s` or `10m`: {error}")))
+    // A point in time that far ahead can be computed on every system; sums of a few such durations as well.
+    const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
+    let shown = shown(text);
+    match humantime::parse_duration(text.trim()) {
+        Ok(duration) if duration > LONGEST => {
+            Err(ValueError(format!("`{shown}` is more than a year, which no job lasts; give a shorter duration")))
+        }
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(ValueError(format!("`{shown}` is no duration such as `90s` or `10m`: {error}"))),
+    }
 }
 
 /// Reads a duration longer than zero.
@@ -392,6 +400,7 @@ mod tests {
         assert_eq!(timeout("none"), Ok(Timeout(None)));
         assert_eq!(timeout("1m 30s"), Ok(Timeout(Some(Duration::from_secs(90)))));
         assert!(timeout("30").is_err());
+        assert!(duration("366days").is_ok() && duration("367days").is_err() && duration("500000000years").is_err());
         assert!(positive_timeout("0s").is_err());
     }
 
