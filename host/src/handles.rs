@@ -107,7 +107,8 @@ pub trait Variables: Send + Sync {
     /// Waits until all have a value; without `timeout` at most 2 h (TensorFlow's 7200 s).
     ///
     /// # Errors
-    /// `deadline-exceeded` with the names that are missing, besides those of all calls.
+    /// `deadline-exceeded` with the names that are missing, `uninitialized` where no timeout was given or the chief's run has
+    /// ended, besides those of all calls.
     fn wait_initialized(&self, variables: Vec<Variable>, timeout: Option<Duration>) -> BoxFuture<'_, Result<()>>;
 
     /// Reads values, in the order asked for.

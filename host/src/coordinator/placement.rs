@@ -350,6 +350,8 @@ impl Variables for PlacedVariables {
         Box::pin(async move {
             let names: Vec<_> = variables.iter().map(|variable| variable.name.clone()).collect();
             let groups = self.group(variables, |variable| self.place(variable))?.map(reference);
+            // A wait that the guest gave no end to doesn't miss a deadline of its own.
+            let code = if timeout.is_some() { ErrorCode::DeadlineExceeded } else { ErrorCode::Uninitialized };
             let timeout = timeout.unwrap_or(WAIT_INITIALIZED_DEFAULT);
             let timer = self.sleep(timeout);
             let deadline = timer.deadline();
@@ -368,7 +370,7 @@ impl Variables for PlacedVariables {
                 biased;
                 result = self.until_initialized(&groups, deadline) => return result,
                 error = ended => error,
-                () = timer => Error::new(ErrorCode::DeadlineExceeded, format!("after {timeout:?}")),
+                () = timer => Error::new(code, format!("after {timeout:?}")),
             };
             // The last word is that of the places: what the chief initialized before it ended is there.
             let missing = self.missing(&groups, Duration::ZERO).await?;

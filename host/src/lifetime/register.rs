@@ -17,7 +17,7 @@ impl Lifetime {
         effects: &mut Vec<Effect>,
     ) {
         let task = registration.task;
-        if self.training_ended() {
+        if self.training_ended() && self.options.cluster.contains(task) {
             // Whatever the answer is, the task hears of it.
             self.told.insert(task);
         }
@@ -204,6 +204,12 @@ impl Lifetime {
                 task.job,
                 own.cluster.num_tasks(task.job)
             );
+            return Err(Error::new(ErrorCode::InvalidArgument, message).with_tasks([task]));
+        }
+        // There is one evaluator: the listed one, or evaluator:0 where none is. Rows of others would have no end.
+        let unlisted = !own.cluster.has_job(TaskType::Evaluator) && task.index == 0;
+        if task.job == TaskType::Evaluator && !own.cluster.contains(task) && !unlisted {
+            let message = format!("a job has one evaluator, and {task} is not that of the leader {leader}");
             return Err(Error::new(ErrorCode::InvalidArgument, message).with_tasks([task]));
         }
         for (shared, theirs) in registration.cluster.iter().filter(|(shared, _)| shared.job != TaskType::Evaluator) {

@@ -255,3 +255,16 @@ fn second_process_of_the_leaders_task_is_refused_at_once() {
         0s #4 refused: already-exists: worker:0 leads this job in another process
     "#]]);
 }
+
+#[test]
+fn evaluators_that_the_job_does_not_have_are_refused() {
+    let mut leader = Leader::attended(options());
+    leader.attend("evaluator:1", 31);
+    leader.check(expect![[r#"
+        0s #4 refused: invalid-argument: a job has one evaluator, and evaluator:1 is not that of the leader worker:0
+    "#]]);
+    leader.attend("evaluator:0", 30);
+    leader.check(expect![[r#"
+        0s evaluator:0 registered, ended false
+    "#]]);
+}
