@@ -17,6 +17,16 @@ pub enum Mode {
     IndependentWorker,
 }
 
+impl Mode {
+    /// The mode as it is written: `split-client` or `independent-worker`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Mode::SplitClient => "split-client",
+            Mode::IndependentWorker => "independent-worker",
+        }
+    }
+}
+
 /// Whether each worker builds its own part of the computation, or one driver builds all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Replication {
@@ -24,6 +34,16 @@ pub enum Replication {
     BetweenGraph,
     /// One run that drives all tasks.
     InGraph,
+}
+
+impl Replication {
+    /// The replication as it is written: `between-graph` or `in-graph`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Replication::BetweenGraph => "between-graph",
+            Replication::InGraph => "in-graph",
+        }
+    }
 }
 
 /// A task's first words to the leader; refused where they don't fit the leader's own.
@@ -120,7 +140,7 @@ pub enum LeaderEvent {
         /// Why the one before ended.
         cause: Cause,
     },
-    /// Another task's state changed.
+    /// A task's state changed. `Ended` acknowledges the task's own report; the leader's end goes to all.
     Task {
         /// The task concerned.
         task: Task,

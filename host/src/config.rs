@@ -9,6 +9,7 @@ mod file;
 mod listener;
 mod reader;
 
+pub use child::is_inherited;
 pub use environment::Environment;
 pub use listener::take_listener;
 

@@ -111,8 +111,7 @@ impl Server {
         }));
         let cluster = ClusterService::new(guard.clone(), cluster, leader, store.clone(), stopping.clone());
         let cluster = v1::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let variables =
-            VariablesService::new(guard.clone(), store).into_server().max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let variables = VariablesService::new(guard.clone(), store).into_server();
         let ops = v1::ops_server::OpsServer::new(ops::OpsService::new(guard.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
         // Health says nothing of ops, which nothing serves yet.

@@ -12,7 +12,7 @@ mod table;
 
 use crate::cli::{self, LogFormat};
 use crate::cluster::{Task, TaskType};
-use crate::config::{self, Environment, LaunchConfig, LogConfig};
+use crate::config::{self, Environment, LaunchConfig, LogConfig, is_inherited};
 use crate::coordinator::console::{LineFormat, ProgressMode, Screen, Stream, json_line};
 use crate::coordinator::resolve::values::EndRule;
 use crate::exit::Exit;
@@ -20,7 +20,7 @@ use crate::handles::Level;
 use anyhow::Context as _;
 use child::{Child, ChildCommand, Display};
 use layout::Layout;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -303,12 +303,6 @@ fn arguments(options: &LaunchOptions, task: Task, cluster: &str) -> Vec<OsString
         args.extend(options.guest_args.iter().cloned());
     }
     args
-}
-
-/// Whether a task's process gets the variable: nothing that names a cluster, configures dchost or hands over sockets.
-fn is_inherited(name: &OsStr) -> bool {
-    let name = name.to_string_lossy();
-    name != "TF_CONFIG" && !name.starts_with("DCHOST_") && !name.starts_with("LISTEN_")
 }
 
 fn colors(options: &LaunchOptions) -> [bool; 2] {

@@ -2,7 +2,7 @@
 
 use crate::coordinator::resolve::values::{Timeout, WasmOption, size_text};
 use crate::coordinator::resolve::{Cache, Origin, Setting, Settings};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 /// Writes what the tasks of a launched cluster share as flags of `dchost`: everything that somebody gave, wherever, and
@@ -32,8 +32,7 @@ pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     for (grant, (name, value)) in settings.env.value.iter().zip(&settings.env_values) {
         // A value that the child inherits stays out of its command line, which others may read. What launch takes out
         // of the child's environment has to go there.
-        let removed = name == "TF_CONFIG" || ["DCHOST_", "LISTEN_"].iter().any(|prefix| name.starts_with(prefix));
-        let by_name = grant.value.is_none() && !removed;
+        let by_name = grant.value.is_none() && is_inherited(OsStr::new(name));
         flags.add("--env", if by_name { name.clone() } else { format!("{name}={value}") });
     }
     flags.given("--max-memory", &limits.max_memory, |&value| size_text(value));
@@ -55,6 +54,12 @@ pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
         Cache::Dir(dir) => flags.add("--cache-dir", dir.as_os_str()),
     }
     flags.0
+}
+
+/// Whether a task's process gets the variable: nothing that names a cluster, configures dchost or hands over sockets.
+pub fn is_inherited(name: &OsStr) -> bool {
+    let name = name.to_string_lossy();
+    name != "TF_CONFIG" && !["DCHOST_", "LISTEN_"].iter().any(|prefix| name.starts_with(prefix))
 }
 
 struct Flags(Vec<OsString>);

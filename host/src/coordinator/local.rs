@@ -5,7 +5,6 @@ use crate::handles::{BoxFuture, Change, TaskVariables, Value};
 use crate::ids::Attempt;
 use crate::tensor::{Tensor, TensorView};
 use crate::variables::{Container, InitializeMode, Payload, Snapshot, Store, Update, VariableRef};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -16,25 +15,19 @@ use tokio::runtime::Handle;
 pub struct LocalVariables {
     store: Store,
     container: String,
-    attempt: Mutex<Option<Attempt>>,
+    attempt: Option<Attempt>,
     runtime: Handle,
 }
 
 impl LocalVariables {
     /// Makes the view of one container. `runtime` is the control runtime, whose timers end waits.
     pub fn new(store: Store, container: impl Into<String>, attempt: Option<Attempt>, runtime: Handle) -> Self {
-        LocalVariables { store, container: container.into(), attempt: Mutex::new(attempt), runtime }
-    }
-
-    /// Says which attempt the run is in, as soon as the leader has told.
-    pub fn set_attempt(&self, attempt: Attempt) {
-        *self.attempt.lock().unwrap_or_else(PoisonError::into_inner) = Some(attempt);
+        LocalVariables { store, container: container.into(), attempt, runtime }
     }
 
     /// Opened for each call, so that a deleted container is made anew and an attempt that is over is refused.
     fn open(&self) -> Result<Container> {
-        let attempt = *self.attempt.lock().unwrap_or_else(PoisonError::into_inner);
-        self.store.open(&self.container, attempt)
+        self.store.open(&self.container, self.attempt)
     }
 }
 

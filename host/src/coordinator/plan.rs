@@ -17,7 +17,7 @@
 use crate::attend::{Mode, Replication};
 use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::context::WorkerContext;
-use crate::coordinator::resolve::values::{RpcLayer, mode_text, replication_text};
+use crate::coordinator::resolve::values::RpcLayer;
 
 /// What a plan is made from. The addresses may be any text: those of a run are checked in
 /// [`resolve`](crate::coordinator::resolve).
@@ -124,9 +124,9 @@ impl Plan {
             return Ok(());
         }
         match (self.mode, self.replication) {
-            (Some(mode @ Mode::SplitClient), _) => Err(NotServed(format!("mode `{}`", mode_text(mode)))),
+            (Some(mode @ Mode::SplitClient), _) => Err(NotServed(format!("mode `{}`", mode.as_str()))),
             (_, replication @ Replication::InGraph) => {
-                Err(NotServed(format!("replication `{}`", replication_text(replication))))
+                Err(NotServed(format!("replication `{}`", replication.as_str())))
             }
             _ => Ok(()),
         }

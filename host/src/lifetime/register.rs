@@ -2,7 +2,7 @@
 
 use super::row::{Challenger, Row};
 use super::{ConnectionId, Effect, FIRST_PROBE, Lifetime, Phase, peer_failed};
-use crate::attend::{AttendError, Cause, LeaderEvent, Mode, Registered, Registration, Replication, TaskState};
+use crate::attend::{AttendError, Cause, LeaderEvent, Mode, Registered, Registration, TaskState};
 use crate::cluster::{Task, TaskType};
 use crate::error::{Error, ErrorCode, shown};
 use crate::exit::Exit;
@@ -241,14 +241,14 @@ impl Lifetime {
         if let Some(mode) = registration.mode
             && own.mode != Some(mode)
         {
-            let ours = own.mode.map_or("a standard server without --module", mode_name);
-            return refuse(format!("{task} runs as {}, but its leader {leader} as {ours}", mode_name(mode)));
+            let ours = own.mode.map_or("a standard server without --module", Mode::as_str);
+            return refuse(format!("{task} runs as {}, but its leader {leader} as {ours}", mode.as_str()));
         }
         if registration.mode.is_some() && registration.replication != own.replication {
             return refuse(format!(
                 "{task} runs {}, but its leader {leader} {}: give all tasks the same --replication",
-                replication_name(registration.replication),
-                replication_name(own.replication)
+                registration.replication.as_str(),
+                own.replication.as_str()
             ));
         }
         if registration.mode.is_some()
@@ -278,20 +278,6 @@ impl Lifetime {
 
 fn lacks_module_message(task: Task) -> String {
     format!("{task} runs without --module")
-}
-
-fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::SplitClient => "split-client",
-        Mode::IndependentWorker => "independent-worker",
-    }
-}
-
-fn replication_name(replication: Replication) -> &'static str {
-    match replication {
-        Replication::BetweenGraph => "between-graph",
-        Replication::InGraph => "in-graph",
-    }
 }
 
 /// The first half of a digest: enough to tell two files apart, short enough to read.

@@ -32,7 +32,7 @@ pub struct Limits {
     pub max_tensor_bytes: u64,
     /// Component handles alive at once, and entries of the host's resource table (`-W max-handles`).
     pub max_handles: usize,
-    /// One line of output, in bytes (`-W max-output`); the rest of a longer line is dropped.
+    /// One line of output, in bytes; the rest of a longer line is dropped.
     pub max_output_line_bytes: usize,
     /// All output, in bytes (`-W max-output`); what exceeds it is dropped and counted.
     pub max_output_bytes: u64,

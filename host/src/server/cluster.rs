@@ -146,7 +146,7 @@ impl cluster_server::Cluster for ClusterService {
         let (events, stream) = mpsc::channel(1);
         let opened = v1::SessionEvent { header: response_header(self.guard.incarnation()) };
         events.try_send(Ok(opened)).expect("the channel is new and has room");
-        tokio::spawn(async move { hold(lease, requests, events).await });
+        tokio::spawn(hold(lease, requests, events));
         Ok(Response::new(ReceiverStream::new(stream)))
     }
 

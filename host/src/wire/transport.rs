@@ -8,7 +8,7 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a ping may stay unanswered.
 pub const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Flow-control window of one stream, in bytes: a tensor chunk of 1 MiB must never wait for a window update.
+/// Flow-control window of one stream, in bytes: a tensor chunk must never wait for a window update.
 pub const STREAM_WINDOW_BYTES: u32 = 16 << 20;
 
 /// Flow-control window of one connection, in bytes.

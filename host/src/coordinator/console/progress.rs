@@ -24,7 +24,7 @@ impl Progress {
     }
 }
 
-/// Longest time between two lines of progress where there is no terminal: enough to see life, little enough to read.
+/// Shortest time between two lines of progress where there is no terminal: enough to see life, little enough to read.
 const LINE_INTERVAL: Duration = Duration::from_secs(5);
 /// Shortest time between two redraws of a bar, or two events: what an eye can follow.
 const REDRAW_INTERVAL: Duration = Duration::from_millis(100);

@@ -1,7 +1,7 @@
 //! The effective configuration, with the origin of each field.
 
 use super::settings::{Cache, Origin, Setting, Settings};
-use super::values::{RpcLayer, mode_text, replication_text, size_text};
+use super::values::{RpcLayer, size_text};
 use super::{Listen, Resolved};
 use crate::attend::Mode;
 use crate::cluster::{ClusterSpec, Task};
@@ -85,8 +85,8 @@ pub(super) fn fields(
     add("task", task.map_or_else(|| "none".to_owned(), |task| task.to_string()), or_default(task_origin));
     let (mode_value, mode_origin) = match (mode, &settings.mode) {
         _ if cluster.is_empty() => ("local", "inferred".to_owned()),
-        (Some(mode), Some(stated)) => (mode_text(mode), stated.origin.describe("mode")),
-        (Some(mode), None) => (mode_text(mode), Origin::Inferred.describe("mode")),
+        (Some(mode), Some(stated)) => (mode.as_str(), stated.origin.describe("mode")),
+        (Some(mode), None) => (mode.as_str(), Origin::Inferred.describe("mode")),
         (None, _) => ("learned from the leader", "inferred".to_owned()),
     };
     add("mode", mode_value.to_owned(), mode_origin);
@@ -102,7 +102,7 @@ pub(super) fn fields(
     let mut setting = |name: &'static str, value: String, origin: &Origin| add(name, value, origin.describe(name));
     let layer_origin = origins.rpc_layer.as_ref().unwrap_or(&settings.rpc_layer.origin);
     setting("rpc-layer", rpc_layer.to_string(), layer_origin);
-    setting("replication", replication_text(settings.replication.value).to_owned(), &settings.replication.origin);
+    setting("replication", settings.replication.value.as_str().to_owned(), &settings.replication.origin);
     if let Some(Setting { value, origin }) = &settings.module {
         setting("module", value.display().to_string(), origin);
     }

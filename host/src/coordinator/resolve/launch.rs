@@ -1,6 +1,5 @@
 //! What `dchost launch` refuses, and the launch line that a task without cluster is told.
 
-use super::values::mode_text;
 use super::{Faults, Purpose, Resolver, Settings, describe};
 use crate::attend::{Mode, Replication};
 use crate::cluster::{Task, TaskType};
@@ -16,7 +15,7 @@ pub fn check_launch(settings: &Settings, client: bool) -> Result<(), Faults> {
     resolver.check_values();
     let only = "leave it out: launch runs independent workers with between-graph replication";
     if let Some(mode) = settings.mode.as_ref().filter(|mode| mode.value == Mode::SplitClient) {
-        let what = format!("mode `{}` is not served yet", mode_text(mode.value));
+        let what = format!("mode `{}` is not served yet", mode.value.as_str());
         resolver.fault(mode.origin.place("mode"), what, only);
     }
     if client {

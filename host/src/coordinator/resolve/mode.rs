@@ -1,6 +1,5 @@
 //! How runs are placed: what is stated, else what follows from task and module.
 
-use super::values::mode_text;
 use super::{Purpose, Resolver};
 use crate::attend::{Mode, Replication};
 use crate::cluster::{ClusterSpec, Task, TaskType};
@@ -62,7 +61,7 @@ impl Resolver<'_> {
                         && (self.settings.replication.value == Replication::BetweenGraph
                             || cluster.leader() == Some(task));
                 if running && needs && self.settings.module.is_none() {
-                    let mode = mode_text(Mode::IndependentWorker);
+                    let mode = Mode::IndependentWorker.as_str();
                     let what = format!("`{task}` runs without --module, but under mode `{mode}` it runs worker_fn");
                     self.fault(place, what, "give --module FILE, or leave out --mode");
                     return None;

@@ -10,9 +10,9 @@ pub use crate::lifetime::EndRule;
 pub use crate::runtime::DirGrant;
 
 /// Spellings of [`Mode`].
-pub const MODES: [&str; 2] = ["independent-worker", "split-client"];
+pub const MODES: [&str; 2] = [Mode::IndependentWorker.as_str(), Mode::SplitClient.as_str()];
 /// Spellings of [`Replication`].
-pub const REPLICATIONS: [&str; 2] = ["between-graph", "in-graph"];
+pub const REPLICATIONS: [&str; 2] = [Replication::BetweenGraph.as_str(), Replication::InGraph.as_str()];
 /// Spellings of [`RpcLayer`].
 pub const RPC_LAYERS: [&str; 2] = ["grpc", "none"];
 /// Spellings of [`EndRule`].
@@ -89,22 +89,6 @@ spelled!(mode, Mode, MODES, [Mode::IndependentWorker, Mode::SplitClient]);
 spelled!(replication, Replication, REPLICATIONS, [Replication::BetweenGraph, Replication::InGraph]);
 spelled!(rpc_layer, RpcLayer, RPC_LAYERS, [RpcLayer::Grpc, RpcLayer::None]);
 spelled!(end_rule, EndRule, END_RULES, [EndRule::AllDone, EndRule::ChiefDone, EndRule::Never]);
-
-/// How a mode is written.
-pub fn mode_text(mode: Mode) -> &'static str {
-    match mode {
-        Mode::IndependentWorker => MODES[0],
-        Mode::SplitClient => MODES[1],
-    }
-}
-
-/// How a replication is written.
-pub fn replication_text(replication: Replication) -> &'static str {
-    match replication {
-        Replication::BetweenGraph => REPLICATIONS[0],
-        Replication::InGraph => REPLICATIONS[1],
-    }
-}
 
 impl fmt::Display for RpcLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
