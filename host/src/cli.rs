@@ -4,7 +4,9 @@
 //! [`config`](crate::config) can tell "not given" from "given as the default".
 
 use crate::attend::{Mode, Replication};
-use crate::coordinator::resolve::values::{self, DirGrant, EndRule, EnvGrant, RpcLayer, Timeout, WasmOption};
+use crate::coordinator::resolve::values::{
+    self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout, WasmOption,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 use std::path::PathBuf;
@@ -169,6 +171,18 @@ pub struct GuestOptions {
     /// Default: none. [env: DCHOST_ENV, several separated by `;`]
     #[arg(long = "env", value_name = "NAME[=VALUE]", value_parser = values::env_grant, action = ArgAction::Append)]
     pub env: Vec<EnvGrant>,
+    /// Lets the guest connect there: a name, an address, or a network such as `10.0.0.0/8`; `*` is every port. Addresses are
+    /// checked after a name is looked up. May be repeated. Default: no network. [env: DCHOST_ALLOW_NET, several separated by `;`]
+    #[arg(long = "allow-net", value_name = "HOST:PORT", value_parser = values::net_grant, action = ArgAction::Append)]
+    pub allow_net: Vec<NetGrant>,
+    /// The sha256 that the component must have, checked before it is compiled; another one is exit 2. Default: any.
+    /// [env: DCHOST_DIGEST]
+    #[arg(long, value_name = "sha256:HEX", value_parser = values::digest)]
+    pub digest: Option<[u8; 32]>,
+    /// Loads a file of `dchost compile`, which is trusted as dchost itself is. Default: refused.
+    /// [env: DCHOST_ALLOW_PRECOMPILED=true]
+    #[arg(long)]
+    pub allow_precompiled: bool,
     /// Memory of the guest, all memories and tables together, in bytes or with KiB, MiB, GiB. Passing it is exit 4.
     /// Default: 1GiB. [env: DCHOST_MAX_MEMORY]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
@@ -188,11 +202,18 @@ pub struct GuestOptions {
     pub max_variable_bytes: Option<u64>,
     /// Limits of the sandbox, several separated by commas or flags: cpu-timeout=DURATION (computing, waits excluded; none),
     /// fuel=N (instructions; off), max-wasm-stack=SIZE (512KiB), max-handles=N (component handles; 10000),
-    /// max-output=SIZE (what the guest prints in all; 64MiB). Each is one line of the file too.
-    /// [env: DCHOST_CPU_TIMEOUT, DCHOST_FUEL, DCHOST_MAX_WASM_STACK, DCHOST_MAX_HANDLES, DCHOST_MAX_OUTPUT]
+    /// max-output=SIZE (what the guest prints in all; 64MiB), max-output-line=SIZE (64KiB), max-output-rate=SIZE (each
+    /// second; 4MiB), max-ops=N (op calls in flight; 256), unknown-imports-trap (an import that dchost doesn't offer traps
+    /// when it is called instead of being refused; off). Each is one line of the file too.
+    /// [env: DCHOST_CPU_TIMEOUT, DCHOST_FUEL, DCHOST_MAX_WASM_STACK, DCHOST_MAX_HANDLES, DCHOST_MAX_OUTPUT,
+    /// DCHOST_MAX_OUTPUT_LINE, DCHOST_MAX_OUTPUT_RATE, DCHOST_MAX_OPS, DCHOST_UNKNOWN_IMPORTS_TRAP]
     #[arg(short = 'W', value_name = "KEY=VALUE", value_delimiter = ',', value_parser = values::wasm_option,
           action = ArgAction::Append)]
     pub wasm: Vec<WasmOption>,
+    /// For debugging: coredump=DIR (a trap leaves the guest's memory there, one file each, which holds the tenant's data;
+    /// off). [env: DCHOST_COREDUMP]
+    #[arg(short = 'D', value_name = "KEY=VALUE", value_parser = values::debug_option, action = ArgAction::Append)]
+    pub debug: Vec<DebugOption>,
     /// Where compiled components are kept. Default: dchost in XDG_CACHE_HOME, else in ~/.cache. [env: DCHOST_CACHE_DIR]
     #[arg(long, value_name = "DIR", conflicts_with = "no_cache")]
     pub cache_dir: Option<PathBuf>,

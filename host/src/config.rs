@@ -15,10 +15,11 @@ pub use listener::take_listener;
 
 use crate::attend::Replication;
 use crate::cli::{self, GuestOptions, JobOptions, LogFormat, LogOptions, PlaceOptions};
-use crate::coordinator::resolve::values::{self, EndRule, RpcLayer, Timeout, ValueError, WasmOption};
+use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, Timeout, ValueError, WasmOption};
 use crate::coordinator::resolve::{
     Fault, Faults, LimitSettings, Purpose, Resolved, Setting, Settings, check_launch, resolve,
 };
+use crate::runtime::{EngineOptions, Limits};
 use clap::ValueEnum as _;
 use reader::Reader;
 use std::ffi::OsString;
@@ -34,25 +35,11 @@ pub const LAUNCH_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 pub const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an evaluator may go on after training.
 pub const EVALUATOR_GRACE: Duration = Duration::from_secs(60);
-/// How long compiling may take.
-pub const COMPILE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Namespace of variables and barriers.
 pub const CONTAINER: &str = "default";
-/// Bytes of one guest's memories and tables.
-pub const MEMORY_BYTES_MAX: u64 = 1 << 30;
-/// Bytes of the largest tensor in one call.
-pub const TENSOR_BYTES_MAX: u64 = 256 << 20;
-/// Bytes of the largest component file.
-pub const MODULE_BYTES_MAX: u64 = 64 << 20;
-/// Bytes of a guest's wasm stack.
-pub const WASM_STACK_BYTES_MAX: u64 = 512 << 10;
-/// Component handles and resource table entries of a guest.
-pub const HANDLES_MAX: u32 = 10_000;
-/// Bytes that a guest may print in all.
-pub const OUTPUT_BYTES_MAX: u64 = 64 << 20;
 
 /// Every setting that the environment and the file may hold, named as its flag is.
-pub const KEYS: [&str; 34] = [
+pub const KEYS: [&str; 42] = [
     "module",
     "task",
     "cluster",
@@ -73,6 +60,7 @@ pub const KEYS: [&str; 34] = [
     "summary-dir",
     "dir",
     "env",
+    "allow-net",
     "max-memory",
     "max-tensor",
     "max-module-size",
@@ -83,6 +71,13 @@ pub const KEYS: [&str; 34] = [
     "max-wasm-stack",
     "max-handles",
     "max-output",
+    "max-output-line",
+    "max-output-rate",
+    "max-ops",
+    "unknown-imports-trap",
+    "digest",
+    "allow-precompiled",
+    "coredump",
     "cache-dir",
     "no-cache",
     "log-format",
@@ -285,7 +280,21 @@ fn shared(
         dirs: reader.list("dir", &guest.dirs, values::dir_grant),
         env,
         env_values,
+        allow_net: reader.list("allow-net", &guest.allow_net, values::net_grant),
         limits: limits(reader, guest),
+        digest: reader.pick("digest", guest.digest, values::digest),
+        allow_precompiled: reader.switch("allow-precompiled", guest.allow_precompiled),
+        unknown_imports_trap: {
+            let flag = last(&guest.wasm, |option| match option {
+                WasmOption::UnknownImportsTrap(on) => Some(*on),
+                _ => None,
+            });
+            reader.pick_or("unknown-imports-trap", flag, values::switch, false)
+        },
+        coredump: {
+            let flag = last(&guest.debug, |DebugOption::Coredump(dir)| Some(dir.clone()));
+            reader.pick("coredump", flag, values::path)
+        },
         cache: reader.cache(guest.cache_dir.clone(), guest.no_cache),
         guest_args: Vec::new(),
         launched: false,
@@ -295,25 +304,37 @@ fn shared(
     }
 }
 
+/// The last of the options that `pick` knows: a later flag beats an earlier one.
+fn last<T, V>(options: &[T], pick: impl Fn(&T) -> Option<V>) -> Option<V> {
+    options.iter().rev().find_map(pick)
+}
+
 fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
     macro_rules! wasm {
         ($variant:ident) => {
-            guest.wasm.iter().rev().find_map(|option| match option {
+            last(&guest.wasm, |option| match option {
                 WasmOption::$variant(value) => Some(*value),
                 _ => None,
             })
         };
     }
+    let (limits, engine) = (Limits::default(), EngineOptions::default());
+    let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     let some = |value: Result<u64, ValueError>| value.map(Some);
     LimitSettings {
-        max_memory: reader.pick_or("max-memory", guest.max_memory, values::size, MEMORY_BYTES_MAX),
-        max_tensor: reader.pick_or("max-tensor", guest.max_tensor, values::size, TENSOR_BYTES_MAX),
-        max_module_size: reader.pick_or("max-module-size", guest.max_module_size, values::size, MODULE_BYTES_MAX),
+        max_memory: reader.pick_or("max-memory", guest.max_memory, values::size, limits.memory_bytes_max),
+        max_tensor: reader.pick_or("max-tensor", guest.max_tensor, values::size, limits.tensor_bytes_max),
+        max_module_size: reader.pick_or(
+            "max-module-size",
+            guest.max_module_size,
+            values::size,
+            engine.module_bytes_max,
+        ),
         compile_timeout: reader.pick_or(
             "compile-timeout",
             guest.compile_timeout,
             values::positive_duration,
-            COMPILE_TIMEOUT,
+            engine.compile_timeout,
         ),
         max_variable_bytes: reader.pick_or(
             "max-variable-bytes",
@@ -321,11 +342,39 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
             |text| some(values::size(text)),
             None,
         ),
-        cpu_timeout: reader.pick_or("cpu-timeout", wasm!(CpuTimeout), values::positive_timeout, Timeout(None)),
-        fuel: reader.pick_or("fuel", wasm!(Fuel).map(Some), |text| some(values::count(text)), None),
-        max_wasm_stack: reader.pick_or("max-wasm-stack", wasm!(MaxWasmStack), values::size, WASM_STACK_BYTES_MAX),
-        max_handles: reader.pick_or("max-handles", wasm!(MaxHandles), values::count, HANDLES_MAX),
-        max_output: reader.pick_or("max-output", wasm!(MaxOutput), values::size, OUTPUT_BYTES_MAX),
+        cpu_timeout: reader.pick_or(
+            "cpu-timeout",
+            wasm!(CpuTimeout),
+            values::positive_timeout,
+            Timeout(limits.cpu_timeout),
+        ),
+        fuel: reader.pick_or("fuel", wasm!(Fuel).map(Some), |text| some(values::count(text)), limits.fuel),
+        max_wasm_stack: reader.pick_or(
+            "max-wasm-stack",
+            wasm!(MaxWasmStack),
+            values::size,
+            bytes(engine.wasm_stack_bytes_max),
+        ),
+        max_handles: reader.pick_or(
+            "max-handles",
+            wasm!(MaxHandles),
+            values::count,
+            u32::try_from(limits.handles_max).unwrap_or(u32::MAX),
+        ),
+        max_output: reader.pick_or("max-output", wasm!(MaxOutput), values::size, limits.output_bytes_max),
+        max_output_line: reader.pick_or(
+            "max-output-line",
+            wasm!(MaxOutputLine),
+            values::size,
+            bytes(limits.output_line_bytes_max),
+        ),
+        max_output_rate: reader.pick_or(
+            "max-output-rate",
+            wasm!(MaxOutputRate),
+            values::size,
+            limits.output_bytes_per_second_max,
+        ),
+        max_ops: reader.pick_or("max-ops", wasm!(MaxOps), values::count, limits.ops_max),
     }
 }
 

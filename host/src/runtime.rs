@@ -12,6 +12,7 @@
 //! | `engine` | wasmtime's configuration, the epoch ticker, the linker that every component is linked by |
 //! | `load`, `sniff`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
 //! | `limits` | what one run may use, and what was refused to it |
+//! | `grants` | what a guest is given |
 //! | `run`, `watch`, `trap` | one call of `worker_fn`, what an onlooker sees of it, how its end is told |
 //! | `bindings`, `state`, `calls` | generated code, what a store holds, the way every waiting host call goes |
 //! | `output` | the guest's stdout and stderr, line by line |
@@ -24,6 +25,7 @@ mod bindings;
 mod calls;
 mod engine;
 mod fit;
+mod grants;
 mod kernels;
 mod limits;
 mod load;
@@ -46,7 +48,8 @@ mod worker_context;
 
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use fit::Misfit;
+pub use grants::{DirGrant, NetGrant, NetHost};
 pub use limits::{Limit, Limits};
 pub use load::{LoadError, Module};
-pub use run::{DirGrant, GuestOptions, RunEnd, RunReport};
+pub use run::{GuestOptions, RunEnd, RunReport};
 pub use watch::RunWatch;

@@ -1,6 +1,6 @@
 //! Settings as flags again, for the processes that `dchost launch` starts.
 
-use crate::coordinator::resolve::values::{Timeout, WasmOption, size_text};
+use crate::coordinator::resolve::values::{Timeout, WasmOption, digest_text, size_text};
 use crate::coordinator::resolve::{Cache, Origin, Setting, Settings};
 use std::ffi::{OsStr, OsString};
 use std::time::Duration;
@@ -35,6 +35,18 @@ pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
         let by_name = grant.value.is_none() && is_inherited(OsStr::new(name));
         flags.add("--env", if by_name { name.clone() } else { format!("{name}={value}") });
     }
+    for grant in &settings.allow_net.value {
+        flags.add("--allow-net", grant.to_string());
+    }
+    if let Some(digest) = &settings.digest {
+        flags.add("--digest", digest_text(&digest.value));
+    }
+    flags.switch("--allow-precompiled", &settings.allow_precompiled);
+    if let Some(dir) = &settings.coredump {
+        let mut text = OsString::from("coredump=");
+        text.push(&dir.value);
+        flags.add("-D", text);
+    }
     flags.given("--max-memory", &limits.max_memory, |&value| size_text(value));
     flags.given("--max-tensor", &limits.max_tensor, |&value| size_text(value));
     flags.given("--max-module-size", &limits.max_module_size, |&value| size_text(value));
@@ -49,6 +61,10 @@ pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     flags.given("-W", &limits.max_wasm_stack, |&value| WasmOption::MaxWasmStack(value).to_string());
     flags.given("-W", &limits.max_handles, |&value| WasmOption::MaxHandles(value).to_string());
     flags.given("-W", &limits.max_output, |&value| WasmOption::MaxOutput(value).to_string());
+    flags.given("-W", &limits.max_output_line, |&value| WasmOption::MaxOutputLine(value).to_string());
+    flags.given("-W", &limits.max_output_rate, |&value| WasmOption::MaxOutputRate(value).to_string());
+    flags.given("-W", &limits.max_ops, |&value| WasmOption::MaxOps(value).to_string());
+    flags.given("-W", &settings.unknown_imports_trap, |&value| WasmOption::UnknownImportsTrap(value).to_string());
     match &settings.cache.value {
         Cache::Off => flags.0.push("--no-cache".into()),
         Cache::Dir(dir) => flags.add("--cache-dir", dir.as_os_str()),

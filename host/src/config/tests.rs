@@ -8,6 +8,9 @@ use clap::Parser as _;
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::Path;
 
+/// The sha256 of nothing.
+const DIGEST: &str = "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
+
 fn cli(flags: &[&str]) -> Cli {
     Cli::try_parse_from(["dchost"].iter().chain(flags)).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -95,6 +98,14 @@ fn every_key_is_read_from_the_environment() {
         ("max-wasm-stack", "1"),
         ("max-handles", "1"),
         ("max-output", "1"),
+        ("max-output-line", "1"),
+        ("max-output-rate", "1"),
+        ("max-ops", "1"),
+        ("unknown-imports-trap", "true"),
+        ("allow-net", "a:1"),
+        ("digest", DIGEST),
+        ("allow-precompiled", "true"),
+        ("coredump", "d"),
         ("cache-dir", "d"),
         ("no-cache", "true"),
     ] {
@@ -108,7 +119,7 @@ fn every_key_is_read_from_the_environment() {
         assert_eq!(read.faults, [], "{quoted}");
         assert_ne!(read, settings(&[], &[]), "{quoted}");
         let bad = settings(&[], &[(&twin(key), "")]);
-        if !["task", "bind", "container", "cluster", "dir", "env"].contains(&key) {
+        if !["task", "bind", "container", "cluster", "dir", "env", "allow-net"].contains(&key) {
             check_fault(&bad, &[&twin(key)]);
         }
     }
@@ -242,6 +253,13 @@ fn what_launch_was_told_reaches_its_tasks_as_flags() {
             "--env=DCHOST_X",
             "--env=TOKEN",
             "-Wfuel=9,cpu-timeout=2s",
+            "-Wmax-ops=2,max-output-line=1KiB,max-output-rate=2KiB,unknown-imports-trap",
+            "--allow-net=10.0.0.0/8:443",
+            "--allow-net=[::1]:*",
+            "--digest",
+            DIGEST,
+            "--allow-precompiled",
+            "-Dcoredump=/cores",
             "--no-cluster-barrier",
             "--end=chief-done",
             "--",
@@ -272,6 +290,13 @@ fn what_launch_was_told_reaches_its_tasks_as_flags() {
     assert_eq!(child.connect_timeout.value, LAUNCH_CONNECT_TIMEOUT);
     assert_eq!(child.rejoin_timeout.value, Duration::from_secs(5));
     assert_eq!(child.limits.max_tensor.value, 1 << 30);
+    assert_eq!(child.limits.of_guest(), ours.limits.of_guest());
+    assert_eq!(child.limits.of_guest().output_line_bytes_max, 1024);
+    assert!(child.unknown_imports_trap.value && child.allow_precompiled.value);
+    assert_eq!(child.allow_net.value, ours.allow_net.value);
+    assert_eq!(child.allow_net.value.len(), 2);
+    assert_eq!(child.digest.map(|digest| values::digest_text(&digest.value)).as_deref(), Some(DIGEST));
+    assert_eq!(child.coredump.map(|dir| dir.value).as_deref(), Some(Path::new("/cores")));
     assert_eq!(
         (child.limits.fuel.value, child.limits.cpu_timeout.value),
         (Some(9), Timeout(Some(Duration::from_secs(2))))

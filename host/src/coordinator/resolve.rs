@@ -23,12 +23,13 @@ pub use settings::{Cache, ClusterText, LimitSettings, Origin, Setting, Settings}
 use crate::attend::{Mode, Replication};
 use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::coordinator::plan::{Plan, PlanError, PlanInput, plan};
+use crate::runtime::{EngineOptions, Limits};
 use crate::server::guard::check_container;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 use task::TaskPart;
-use values::{DirGrant, EndRule, RpcLayer};
+use values::{DirGrant, EndRule, NetGrant, RpcLayer};
 
 /// The name of TensorFlow's variable.
 const TF_CONFIG: &str = "`TF_CONFIG`";
@@ -89,41 +90,24 @@ pub struct Resolved {
     pub dirs: Vec<DirGrant>,
     /// Variables of the guest's environment.
     pub env: Vec<(String, String)>,
-    /// Limits of the guest and the server.
+    /// Where the guest may connect to.
+    pub net: Vec<NetGrant>,
+    /// Limits of the guest.
     pub limits: Limits,
-    /// Where compiled components are kept; none: nowhere.
-    pub cache_dir: Option<PathBuf>,
+    /// Bytes of variables that this process's server holds (`--max-variable-bytes`); none: no limit.
+    pub variable_bytes_max: Option<u64>,
+    /// How the component is loaded and compiled.
+    pub engine: EngineOptions,
+    /// The sha256 that the component must have.
+    pub digest: Option<[u8; 32]>,
+    /// Where a trap leaves the guest's memory; none: nowhere.
+    pub coredump_dir: Option<PathBuf>,
     /// Whether the process is a child of `dchost launch`.
     pub launched: bool,
     /// What is allowed but odd; each is worth one line at the start.
     pub warnings: Vec<String>,
     /// Name, value and origin of each field, for [`Resolved::describe`].
     fields: Vec<describe::Field>,
-}
-
-/// Limits of the guest and of the server, in plain values.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
-    /// Bytes of all memories and tables of one guest (`--max-memory`).
-    pub memory_bytes_max: u64,
-    /// Bytes of the largest tensor in one call (`--max-tensor`).
-    pub tensor_bytes_max: u64,
-    /// Bytes of the largest component file (`--max-module-size`).
-    pub module_bytes_max: u64,
-    /// How long compiling may take (`--compile-timeout`).
-    pub compile_timeout: Duration,
-    /// Bytes of variables that this process's server holds (`--max-variable-bytes`); none: no limit.
-    pub variable_bytes_max: Option<u64>,
-    /// Time that a guest may compute (`-W cpu-timeout`); none: no limit.
-    pub cpu_timeout: Option<Duration>,
-    /// Fuel of a guest (`-W fuel`); none: not counted.
-    pub fuel: Option<u64>,
-    /// Bytes of a guest's wasm stack (`-W max-wasm-stack`).
-    pub wasm_stack_bytes_max: u64,
-    /// Component handles and resource table entries of a guest (`-W max-handles`).
-    pub handles_max: u32,
-    /// Bytes that a guest may print in all (`-W max-output`).
-    pub output_bytes_max: u64,
 }
 
 /// Validates settings.
@@ -235,11 +219,12 @@ impl Resolver<'_> {
             summary_dir: settings.summary_dir.as_ref().map(|dir| dir.value.clone()),
             dirs: settings.dirs.value.clone(),
             env: settings.env_values.clone(),
-            limits: settings.limits.resolve(),
-            cache_dir: match &settings.cache.value {
-                Cache::Off => None,
-                Cache::Dir(dir) => Some(dir.clone()),
-            },
+            net: settings.allow_net.value.clone(),
+            limits: settings.limits.of_guest(),
+            variable_bytes_max: settings.limits.max_variable_bytes.value,
+            engine: settings.engine(),
+            digest: settings.digest.as_ref().map(|digest| digest.value),
+            coredump_dir: settings.coredump.as_ref().map(|dir| dir.value.clone()),
             launched: settings.launched,
             warnings: std::mem::take(&mut self.warnings),
             cluster,
@@ -478,23 +463,6 @@ impl Resolver<'_> {
                  worker_fn"
                     .to_owned(),
             );
-        }
-    }
-}
-
-impl LimitSettings {
-    fn resolve(&self) -> Limits {
-        Limits {
-            memory_bytes_max: self.max_memory.value,
-            tensor_bytes_max: self.max_tensor.value,
-            module_bytes_max: self.max_module_size.value,
-            compile_timeout: self.compile_timeout.value,
-            variable_bytes_max: self.max_variable_bytes.value,
-            cpu_timeout: self.cpu_timeout.value.0,
-            fuel: self.fuel.value,
-            wasm_stack_bytes_max: self.max_wasm_stack.value,
-            handles_max: self.max_handles.value,
-            output_bytes_max: self.max_output.value,
         }
     }
 }

@@ -26,7 +26,7 @@ use crate::context::WorkerContext;
 use crate::exit::Exit;
 use crate::handles::{Handles, Job, TaskVariables};
 use crate::ids::Caller;
-use crate::runtime::{Engine, EngineOptions, GuestOptions, Limits, LoadError, Module};
+use crate::runtime::{Engine, GuestOptions, LoadError, Module};
 use crate::variables::{Store, StoreOptions};
 use guest::{Ended, Guests};
 use standing::Standing;
@@ -108,21 +108,13 @@ impl Process {
 
     /// Loads the component; every refusal is the user's to mend.
     async fn load(&self, path: &Path) -> Result<Module, Outcome> {
-        let limits = &self.resolved.limits;
-        let options = EngineOptions {
-            cache_dir: self.resolved.cache_dir.clone(),
-            max_module_size: limits.module_bytes_max,
-            compile_timeout: limits.compile_timeout,
-            fuel: limits.fuel.is_some(),
-            max_wasm_stack: usize::try_from(limits.wasm_stack_bytes_max).unwrap_or(usize::MAX),
-        };
         let refuse = |error: anyhow::Error| Outcome::failed(Exit::Refused, format!("{error:#}"));
-        let engine = Engine::new(options).map_err(|error| refuse(error.into()))?;
+        let engine = Engine::new(self.resolved.engine.clone()).map_err(|error| refuse(error.into()))?;
         let module = engine.load(path).await.map_err(|error| {
             let exit = if matches!(error, LoadError::Bug { .. }) { Exit::Bug } else { Exit::Refused };
             Outcome::failed(exit, format!("{:#}", anyhow::Error::from(error)))
         })?;
-        module.check_limits(&self.guest_limits()).map_err(|error| refuse(error.into()))?;
+        module.check_limits(&self.resolved.limits).map_err(|error| refuse(error.into()))?;
         Ok(module)
     }
 
@@ -280,28 +272,19 @@ impl Process {
     }
 
     fn guest_options(&self) -> GuestOptions {
-        let Resolved { guest_args, env, dirs, .. } = &self.resolved;
-        GuestOptions { args: guest_args.clone(), env: env.clone(), dirs: dirs.clone(), limits: self.guest_limits() }
-    }
-
-    fn guest_limits(&self) -> Limits {
-        let limits = &self.resolved.limits;
-        Limits {
-            max_memory_bytes: limits.memory_bytes_max,
-            cpu_timeout: limits.cpu_timeout,
-            fuel: limits.fuel,
-            max_tensor_bytes: limits.tensor_bytes_max,
-            max_handles: usize::try_from(limits.handles_max).unwrap_or(usize::MAX),
-            max_output_bytes: limits.output_bytes_max,
-            ..Limits::default()
+        let Resolved { guest_args, env, dirs, net, coredump_dir, limits, .. } = &self.resolved;
+        GuestOptions {
+            args: guest_args.clone(),
+            env: env.clone(),
+            dirs: dirs.clone(),
+            net: net.clone(),
+            coredump_dir: coredump_dir.clone(),
+            limits: limits.clone(),
         }
     }
 
     fn store(&self) -> Store {
-        Store::new(StoreOptions {
-            variable_bytes_max: self.resolved.limits.variable_bytes_max,
-            ..StoreOptions::default()
-        })
+        Store::new(StoreOptions { variable_bytes_max: self.resolved.variable_bytes_max, ..StoreOptions::default() })
     }
 
     fn local_variables(&self, store: &Store, attempt: Option<crate::ids::Attempt>) -> Arc<dyn TaskVariables> {

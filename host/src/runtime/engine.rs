@@ -25,18 +25,23 @@ const WASM_STACK_BYTES_MAX: usize = 1 << 30;
 const WASM_STACK_BYTES_MIN: usize = 16 << 10;
 
 /// How components are compiled.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineOptions {
     /// Where compiled code is kept between processes; none: nowhere.
     pub cache_dir: Option<PathBuf>,
     /// Largest component that is loaded, in bytes (`--max-module-size`).
-    pub max_module_size: u64,
+    pub module_bytes_max: u64,
     /// How long compiling may take (`--compile-timeout`).
     pub compile_timeout: Duration,
     /// Whether guests count fuel; needed for [`Limits::fuel`](super::Limits::fuel).
     pub fuel: bool,
     /// The wasm stack of a guest, in bytes (`-W max-wasm-stack`).
-    pub max_wasm_stack: usize,
+    pub wasm_stack_bytes_max: usize,
+    /// Whether files of `dchost compile` are loaded, which are trusted as dchost itself is (`--allow-precompiled`).
+    pub allow_precompiled: bool,
+    /// Whether an import that dchost doesn't offer traps when it is called, instead of being refused
+    /// (`-W unknown-imports-trap`).
+    pub unknown_imports_trap: bool,
 }
 
 impl Default for EngineOptions {
@@ -44,10 +49,12 @@ impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             cache_dir: None,
-            max_module_size: 64 << 20,
+            module_bytes_max: 64 << 20,
             compile_timeout: Duration::from_secs(60),
             fuel: false,
-            max_wasm_stack: 512 << 10,
+            wasm_stack_bytes_max: 512 << 10,
+            allow_precompiled: false,
+            unknown_imports_trap: false,
         }
     }
 }
@@ -136,8 +143,8 @@ impl Engine {
 
 /// The configuration: only what guests need, deny the rest.
 fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
-    if !(WASM_STACK_BYTES_MIN..=WASM_STACK_BYTES_MAX).contains(&options.max_wasm_stack) {
-        return Err(EngineError::StackSize { asked: options.max_wasm_stack });
+    if !(WASM_STACK_BYTES_MIN..=WASM_STACK_BYTES_MAX).contains(&options.wasm_stack_bytes_max) {
+        return Err(EngineError::StackSize { asked: options.wasm_stack_bytes_max });
     }
     let mut config = Config::new();
     config
@@ -147,8 +154,8 @@ fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
         .concurrency_support(false)
         .wasm_backtrace_max_frames(NonZeroUsize::new(super::trap::FRAMES_MAX))
         .wasm_backtrace_details(WasmBacktraceDetails::Enable)
-        .max_wasm_stack(options.max_wasm_stack)
-        .async_stack_size(options.max_wasm_stack + HOST_STACK_BYTES)
+        .max_wasm_stack(options.wasm_stack_bytes_max)
+        .async_stack_size(options.wasm_stack_bytes_max + HOST_STACK_BYTES)
         // Same results on every machine of the cluster.
         .relaxed_simd_deterministic(true);
     // Proposals that components of today don't use: each was part of advisories, and the limiter doesn't see shared memory.

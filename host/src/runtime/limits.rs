@@ -23,31 +23,37 @@ const HOSTCALL_SLACK_BYTES: u64 = 8 << 20;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// All memories and tables of the run together, in bytes (`--max-memory`).
-    pub max_memory_bytes: u64,
+    pub memory_bytes_max: u64,
     /// Processor time of the guest and of host functions on its thread, waits excluded (`-W cpu-timeout`).
     pub cpu_timeout: Option<Duration>,
     /// Instructions, roughly (`-W fuel`); needs [`EngineOptions::fuel`](super::EngineOptions::fuel).
     pub fuel: Option<u64>,
     /// The largest tensor of one call, in bytes (`--max-tensor`).
-    pub max_tensor_bytes: u64,
+    pub tensor_bytes_max: u64,
     /// Component handles alive at once, and entries of the host's resource table (`-W max-handles`).
-    pub max_handles: usize,
-    /// One line of output, in bytes; the rest of a longer line is dropped.
-    pub max_output_line_bytes: usize,
+    pub handles_max: usize,
+    /// One line of output, in bytes (`-W max-output-line`); the rest of a longer line is dropped.
+    pub output_line_bytes_max: usize,
     /// All output, in bytes (`-W max-output`); what exceeds it is dropped and counted.
-    pub max_output_bytes: u64,
+    pub output_bytes_max: u64,
+    /// Output of one second, in bytes (`-W max-output-rate`); what exceeds it is dropped and counted.
+    pub output_bytes_per_second_max: u64,
+    /// Op calls in flight (`-W max-ops`).
+    pub ops_max: u32,
 }
 
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            max_memory_bytes: 1 << 30,
+            memory_bytes_max: 1 << 30,
             cpu_timeout: None,
             fuel: None,
-            max_tensor_bytes: 256 << 20,
-            max_handles: 10_000,
-            max_output_line_bytes: 64 << 10,
-            max_output_bytes: 64 << 20,
+            tensor_bytes_max: 256 << 20,
+            handles_max: 10_000,
+            output_line_bytes_max: 64 << 10,
+            output_bytes_max: 64 << 20,
+            output_bytes_per_second_max: 4 << 20,
+            ops_max: 256,
         }
     }
 }
@@ -55,7 +61,7 @@ impl Default for Limits {
 impl Limits {
     /// Bytes that one host call may make the host copy.
     pub(super) fn hostcall_bytes(&self) -> usize {
-        usize::try_from(self.max_tensor_bytes.saturating_add(HOSTCALL_SLACK_BYTES)).unwrap_or(usize::MAX)
+        usize::try_from(self.tensor_bytes_max.saturating_add(HOSTCALL_SLACK_BYTES)).unwrap_or(usize::MAX)
     }
 }
 

@@ -60,7 +60,7 @@ impl Module {
     pub fn check_limits(&self, limits: &Limits) -> Result<(), LoadError> {
         let required = self.inner.pre.instance_pre().component().resources_required();
         let pages = required.and_then(|required| required.max_initial_memory_size).unwrap_or(0);
-        let (declared_bytes, limit_bytes) = (pages.saturating_mul(WASM_PAGE_BYTES), limits.max_memory_bytes);
+        let (declared_bytes, limit_bytes) = (pages.saturating_mul(WASM_PAGE_BYTES), limits.memory_bytes_max);
         if declared_bytes > limit_bytes {
             return Err(LoadError::DeclaredMemory { path: self.inner.path.clone(), declared_bytes, limit_bytes });
         }
@@ -211,7 +211,7 @@ fn damage_hint(reason: &str) -> &'static str {
 
 /// Loads a file.
 pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadError> {
-    let limit_bytes = engine.inner.options.max_module_size;
+    let limit_bytes = engine.inner.options.module_bytes_max;
     let shown = path.display().to_string();
     let file = path.to_owned();
     let bytes = on_thread("dchost-read", None, &shown, move || read(&file, limit_bytes)).await??;
@@ -285,7 +285,7 @@ fn suggest(path: &Path) -> Option<String> {
 /// Checks, compiles and links on a thread of its own: a hostile component must not hold an executor, and its thread must
 /// not hold up the end of the process.
 async fn compile(engine: &Engine, path: String, name: String, bytes: Bytes) -> Result<Module, LoadError> {
-    let limit_bytes = engine.inner.options.max_module_size;
+    let limit_bytes = engine.inner.options.module_bytes_max;
     let size_bytes = bytes.len() as u64;
     if size_bytes > limit_bytes {
         return Err(LoadError::TooLarge { path, size_bytes, limit_bytes });

@@ -59,8 +59,8 @@ impl Output {
     pub(super) fn new(console: Arc<dyn Console>, limits: &Limits) -> Self {
         let shared = Shared {
             console,
-            line_bytes_max: limits.max_output_line_bytes,
-            bytes_max: limits.max_output_bytes,
+            line_bytes_max: limits.output_line_bytes_max,
+            bytes_max: limits.output_bytes_max,
             bytes: 0,
             dropped_bytes: 0,
             stdout: Line::default(),
@@ -322,7 +322,7 @@ mod tests {
     #[test]
     fn long_lines_are_cut_and_the_next_is_whole() {
         check(
-            &Limits { max_output_line_bytes: 4, ..Limits::default() },
+            &Limits { output_line_bytes_max: 4, ..Limits::default() },
             &[(Stream::Stdout, b"abcdef"), (Stream::Stdout, b"gh\nabcd\n")],
             expect![[r#"
                 out: abcd [4 bytes dropped]
@@ -335,7 +335,7 @@ mod tests {
     #[test]
     fn output_beyond_the_budget_is_counted_and_told_once_and_the_tail_is_kept() {
         let recorder = Arc::new(Recorder::default());
-        let output = Output::new(recorder.clone(), &Limits { max_output_bytes: 20, ..Limits::default() });
+        let output = Output::new(recorder.clone(), &Limits { output_bytes_max: 20, ..Limits::default() });
         for index in 0..100 {
             output.write(Stream::Stderr, format!("line {index}\n").as_bytes());
         }

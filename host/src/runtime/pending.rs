@@ -70,7 +70,7 @@ impl State {
         bytes: u64,
         call: impl Future<Output = Result<Vec<handles::Value>>> + Send + 'static,
     ) -> std::result::Result<Resource<Pending>, HostError> {
-        let bytes_max = self.limits.max_tensor_bytes.saturating_mul(PENDING_TENSORS_MAX);
+        let bytes_max = self.limits.tensor_bytes_max.saturating_mul(PENDING_TENSORS_MAX);
         if self.pending.calls >= PENDINGS_MAX || self.pending.bytes.saturating_add(bytes) > bytes_max {
             return Err(Error::new(
                 ErrorCode::ResourceExhausted,

@@ -2,6 +2,7 @@
 
 use super::calls::{Calls, HostPanic, catch_panics};
 use super::engine::EngineInner;
+use super::grants::{DirGrant, NetGrant};
 use super::limits::{Limit, Limiter, Limits, mib};
 use super::load::Module;
 use super::output::{Output, Stream, escape_block, truncated};
@@ -29,17 +30,6 @@ const RANDOM_BYTES_MAX: u64 = 1 << 20;
 /// Longest message of a failed `worker_fn` that is kept, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
-/// A directory of the host that a guest may use.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DirGrant {
-    /// The directory.
-    pub host: PathBuf,
-    /// The path by which the guest sees it.
-    pub guest: String,
-    /// Whether the guest may only read.
-    pub read_only: bool,
-}
-
 /// What a guest is given. The default is nothing but the clock, random numbers and an output.
 #[derive(Clone, Debug, Default)]
 pub struct GuestOptions {
@@ -49,6 +39,10 @@ pub struct GuestOptions {
     pub env: Vec<(String, String)>,
     /// Its directories.
     pub dirs: Vec<DirGrant>,
+    /// Where it may connect to.
+    pub net: Vec<NetGrant>,
+    /// Where a trap leaves the guest's memory, one file each; none: nowhere (`-D coredump`).
+    pub coredump_dir: Option<PathBuf>,
     /// What it may use.
     pub limits: Limits,
 }
@@ -156,11 +150,11 @@ impl Module {
         let EngineInner { wasmtime, options: engine, .. } = &*self.inner.engine;
         let limits = options.limits;
         let mut table = ResourceTable::new();
-        table.set_max_capacity(limits.max_handles);
+        table.set_max_capacity(limits.handles_max);
         let state = State {
             wasi,
             table,
-            limiter: Limiter::new(limits.max_memory_bytes),
+            limiter: Limiter::new(limits.memory_bytes_max),
             calls: Calls::new(handles.interrupt.clone(), watch.clone()),
             handles,
             pending: PendingUse::default(),
@@ -171,7 +165,7 @@ impl Module {
         let mut store = Store::new(wasmtime, state);
         store.limiter(|state| &mut state.limiter);
         store.set_hostcall_fuel(limits.hostcall_bytes());
-        store.set_max_component_handles(limits.max_handles);
+        store.set_max_component_handles(limits.handles_max);
         match (engine.fuel, limits.fuel) {
             (true, fuel) => store
                 .set_fuel(fuel.unwrap_or(u64::MAX))
@@ -282,15 +276,15 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
         || text.contains("handle limit exceeded")
         || text.contains("resource table has no free keys")
     {
-        return flag(Limit::Handles, format!("too many handles, limit {} reached", limits.max_handles));
+        return flag(Limit::Handles, format!("too many handles, limit {} reached", limits.handles_max));
     }
     // wasmtime has no type for this one.
     if text.contains("fuel allocated for hostcalls has been exhausted") {
-        let asked = mib(limits.max_tensor_bytes);
+        let asked = mib(limits.tensor_bytes_max);
         return flag(Limit::Tensor, format!("one host call passed more than {asked} and what goes with it"));
     }
     let refusal = state.limiter.refused()?;
-    let limit = mib(limits.max_memory_bytes);
+    let limit = mib(limits.memory_bytes_max);
     let (used, asked) = (mib(refusal.used_bytes), mib(refusal.asked_bytes));
     if refusal.initial {
         return Some(Reached::Declared(format!(

@@ -169,13 +169,13 @@ impl State {
     }
 
     fn check_tensor_bytes(&self, bytes: u64) -> Result<()> {
-        if bytes > self.limits.max_tensor_bytes {
+        if bytes > self.limits.tensor_bytes_max {
             return Err(Error::new(
                 ErrorCode::ResourceExhausted,
                 format!(
                     "the values of this call have {}, above {} (--max-tensor): ask for fewer at once",
                     super::limits::mib(bytes),
-                    super::limits::mib(self.limits.max_tensor_bytes)
+                    super::limits::mib(self.limits.tensor_bytes_max)
                 ),
             ));
         }

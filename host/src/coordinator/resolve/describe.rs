@@ -1,7 +1,7 @@
 //! The effective configuration, with the origin of each field.
 
 use super::settings::{Cache, Origin, Setting, Settings};
-use super::values::{RpcLayer, size_text};
+use super::values::{RpcLayer, digest_text, size_text};
 use super::{Listen, Resolved};
 use crate::attend::Mode;
 use crate::cluster::{ClusterSpec, Task};
@@ -130,6 +130,16 @@ pub(super) fn fields(
     }
     setting("dir", list(&settings.dirs.value), &settings.dirs.origin);
     setting("env", list(&settings.env.value), &settings.env.origin);
+    setting("allow-net", list(&settings.allow_net.value), &settings.allow_net.origin);
+    if let Some(Setting { value, origin }) = &settings.digest {
+        setting("digest", digest_text(value), origin);
+    }
+    setting("allow-precompiled", settings.allow_precompiled.value.to_string(), &settings.allow_precompiled.origin);
+    let trap = &settings.unknown_imports_trap;
+    setting("unknown-imports-trap", trap.value.to_string(), &trap.origin);
+    if let Some(Setting { value, origin }) = &settings.coredump {
+        setting("coredump", value.display().to_string(), origin);
+    }
     let limits = &settings.limits;
     for (name, size) in [
         ("max-memory", &limits.max_memory),
@@ -137,12 +147,15 @@ pub(super) fn fields(
         ("max-module-size", &limits.max_module_size),
         ("max-wasm-stack", &limits.max_wasm_stack),
         ("max-output", &limits.max_output),
+        ("max-output-line", &limits.max_output_line),
+        ("max-output-rate", &limits.max_output_rate),
     ] {
         setting(name, size_text(size.value), &size.origin);
     }
     let variable_bytes = limits.max_variable_bytes.value.map_or_else(|| "none".to_owned(), size_text);
     setting("max-variable-bytes", variable_bytes, &limits.max_variable_bytes.origin);
     setting("max-handles", limits.max_handles.value.to_string(), &limits.max_handles.origin);
+    setting("max-ops", limits.max_ops.value.to_string(), &limits.max_ops.origin);
     let fuel = limits.fuel.value.map_or_else(|| "off".to_owned(), |fuel| fuel.to_string());
     setting("fuel", fuel, &limits.fuel.origin);
     let cache = match &settings.cache.value {

@@ -1,8 +1,9 @@
 //! What config read, each value with its origin; the input of resolve.
 
 use super::fault::Fault;
-use super::values::{DirGrant, EndRule, EnvGrant, RpcLayer, Timeout};
+use super::values::{DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout};
 use crate::attend::{Mode, Replication};
+use crate::runtime::{EngineOptions, Limits};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -27,6 +28,7 @@ impl Origin {
     pub fn place(&self, key: &str) -> String {
         match self {
             Origin::Flag if super::values::WASM_KEYS.contains(&key) => format!("`-W {key}`"),
+            Origin::Flag if super::values::DEBUG_KEYS.contains(&key) => format!("`-D {key}`"),
             Origin::Flag => format!("`--{key}`"),
             Origin::Environment(name) => format!("`{name}`"),
             Origin::File(path) => format!("`{key}` in `{}`", path.display()),
@@ -101,6 +103,12 @@ pub struct LimitSettings {
     pub max_handles: Setting<u32>,
     /// Bytes that a guest may print in all.
     pub max_output: Setting<u64>,
+    /// Bytes of one line that a guest prints.
+    pub max_output_line: Setting<u64>,
+    /// Bytes that a guest may print in a second.
+    pub max_output_rate: Setting<u64>,
+    /// Op calls in flight.
+    pub max_ops: Setting<u32>,
 }
 
 /// Everything that flags, environment and files say, before it is validated.
@@ -150,8 +158,18 @@ pub struct Settings {
     pub env: Setting<Vec<EnvGrant>>,
     /// The same with their values.
     pub env_values: Vec<(String, String)>,
+    /// Where the guest may connect to.
+    pub allow_net: Setting<Vec<NetGrant>>,
     /// Limits.
     pub limits: LimitSettings,
+    /// The sha256 that the component must have.
+    pub digest: Option<Setting<[u8; 32]>>,
+    /// Whether precompiled components are loaded.
+    pub allow_precompiled: Setting<bool>,
+    /// Whether unknown imports trap when they are called, instead of being refused.
+    pub unknown_imports_trap: Setting<bool>,
+    /// Where a trap leaves the guest's memory.
+    pub coredump: Option<Setting<PathBuf>>,
     /// Where compiled components are kept.
     pub cache: Setting<Cache>,
     /// Arguments of the guest.
@@ -164,4 +182,40 @@ pub struct Settings {
     pub faults: Vec<Fault>,
     /// What reading found odd.
     pub warnings: Vec<String>,
+}
+
+impl LimitSettings {
+    /// The limits of the guest.
+    pub fn of_guest(&self) -> Limits {
+        let count = |setting: &Setting<u64>| usize::try_from(setting.value).unwrap_or(usize::MAX);
+        Limits {
+            memory_bytes_max: self.max_memory.value,
+            cpu_timeout: self.cpu_timeout.value.0,
+            fuel: self.fuel.value,
+            tensor_bytes_max: self.max_tensor.value,
+            handles_max: usize::try_from(self.max_handles.value).unwrap_or(usize::MAX),
+            output_line_bytes_max: count(&self.max_output_line),
+            output_bytes_max: self.max_output.value,
+            output_bytes_per_second_max: self.max_output_rate.value,
+            ops_max: self.max_ops.value,
+        }
+    }
+}
+
+impl Settings {
+    /// How the component is loaded and compiled.
+    pub fn engine(&self) -> EngineOptions {
+        EngineOptions {
+            cache_dir: match &self.cache.value {
+                Cache::Off => None,
+                Cache::Dir(dir) => Some(dir.clone()),
+            },
+            module_bytes_max: self.limits.max_module_size.value,
+            compile_timeout: self.limits.compile_timeout.value,
+            fuel: self.limits.fuel.value.is_some(),
+            wasm_stack_bytes_max: usize::try_from(self.limits.max_wasm_stack.value).unwrap_or(usize::MAX),
+            allow_precompiled: self.allow_precompiled.value,
+            unknown_imports_trap: self.unknown_imports_trap.value,
+        }
+    }
 }

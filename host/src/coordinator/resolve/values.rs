@@ -1,13 +1,17 @@
 //! The values that flags, the environment and files share, and how each is written.
 
+mod grants;
+
 use crate::attend::{Mode, Replication};
 use crate::error::shown;
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use crate::lifetime::EndRule;
-pub use crate::runtime::DirGrant;
+pub use grants::{EnvGrant, dir_grant, env_grant, net_grant};
+
+pub use crate::runtime::{DirGrant, NetGrant, NetHost};
 
 /// Spellings of [`Mode`].
 pub const MODES: [&str; 2] = [Mode::IndependentWorker.as_str(), Mode::SplitClient.as_str()];
@@ -18,7 +22,19 @@ pub const RPC_LAYERS: [&str; 2] = ["grpc", "none"];
 /// Spellings of [`EndRule`].
 pub const END_RULES: [&str; 3] = ["all-done", "chief-done", "never"];
 /// Keys of `-W`.
-pub const WASM_KEYS: [&str; 5] = ["cpu-timeout", "fuel", "max-wasm-stack", "max-handles", "max-output"];
+pub const WASM_KEYS: [&str; 9] = [
+    "cpu-timeout",
+    "fuel",
+    "max-wasm-stack",
+    "max-handles",
+    "max-output",
+    "max-output-line",
+    "max-output-rate",
+    "max-ops",
+    "unknown-imports-trap",
+];
+/// Keys of `-D`.
+pub const DEBUG_KEYS: [&str; 1] = ["coredump"];
 
 /// Why a text is not a value: what was expected instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -51,15 +67,6 @@ impl RpcLayer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timeout(pub Option<Duration>);
 
-/// A variable of the guest's environment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EnvGrant {
-    /// Its name.
-    pub name: String,
-    /// Its value; none: the value in this process's environment.
-    pub value: Option<String>,
-}
-
 /// One limit of `-W key=value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WasmOption {
@@ -73,6 +80,21 @@ pub enum WasmOption {
     MaxHandles(u32),
     /// Bytes that the guest may print in all.
     MaxOutput(u64),
+    /// Bytes of one line that the guest prints.
+    MaxOutputLine(u64),
+    /// Bytes that the guest may print in a second.
+    MaxOutputRate(u64),
+    /// Op calls in flight.
+    MaxOps(u32),
+    /// Whether unknown imports trap when they are called, instead of being refused.
+    UnknownImportsTrap(bool),
+}
+
+/// One setting of `-D key=value`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DebugOption {
+    /// Where a trap leaves the guest's memory.
+    Coredump(PathBuf),
 }
 
 macro_rules! spelled {
@@ -111,20 +133,6 @@ impl fmt::Display for Timeout {
     }
 }
 
-impl fmt::Display for DirGrant {
-    /// Writes the grant as `--dir` reads it.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}::{}{}", self.host.display(), self.guest, if self.read_only { ":ro" } else { "" })
-    }
-}
-
-impl fmt::Display for EnvGrant {
-    /// Writes the name only: values may be secrets.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(&self.name)
-    }
-}
-
 impl fmt::Display for WasmOption {
     /// Writes the limit as `-W` reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -135,6 +143,10 @@ impl fmt::Display for WasmOption {
             WasmOption::MaxWasmStack(bytes) => write!(f, "max-wasm-stack={bytes}"),
             WasmOption::MaxHandles(handles) => write!(f, "max-handles={handles}"),
             WasmOption::MaxOutput(bytes) => write!(f, "max-output={bytes}"),
+            WasmOption::MaxOutputLine(bytes) => write!(f, "max-output-line={bytes}"),
+            WasmOption::MaxOutputRate(bytes) => write!(f, "max-output-rate={bytes}"),
+            WasmOption::MaxOps(ops) => write!(f, "max-ops={ops}"),
+            WasmOption::UnknownImportsTrap(on) => write!(f, "unknown-imports-trap={on}"),
         }
     }
 }
@@ -258,50 +270,16 @@ pub fn text(text: &str) -> Result<String, ValueError> {
     Ok(text.to_owned())
 }
 
-/// Reads `HOST[::GUEST][:ro]`; without GUEST the guest sees the directory under HOST's path.
-///
-/// # Errors
-/// An empty HOST or GUEST.
-pub fn dir_grant(text: &str) -> Result<DirGrant, ValueError> {
-    let (rest, read_only) = match text.strip_suffix(":ro") {
-        Some(rest) => (rest, true),
-        None => (text, false),
-    };
-    let (host, guest) = rest.split_once("::").unwrap_or((rest, rest));
-    // A misspelt `:ro` must not become a grant to write.
-    if let Some((_, suffix)) = guest.rsplit_once(':') {
-        let suffix = shown(suffix);
-        let message = format!("`{}` ends in `:{suffix}`, only `:ro` may follow the guest's path", shown(text));
-        return Err(ValueError(message));
-    }
-    if host.is_empty() || guest.is_empty() {
-        return Err(ValueError(format!("`{text}` lacks a directory, write HOST, HOST::GUEST or HOST::GUEST:ro")));
-    }
-    Ok(DirGrant { host: PathBuf::from(host), guest: guest.to_owned(), read_only })
-}
-
-/// Reads `NAME[=VALUE]`.
-///
-/// # Errors
-/// An empty NAME.
-pub fn env_grant(text: &str) -> Result<EnvGrant, ValueError> {
-    let (name, value) = match text.split_once('=') {
-        Some((name, value)) => (name, Some(value.to_owned())),
-        None => (text, None),
-    };
-    if name.is_empty() || text.contains('\0') {
-        return Err(ValueError(format!("`{}` lacks a name, write NAME or NAME=VALUE", text.escape_debug())));
-    }
-    Ok(EnvGrant { name: name.to_owned(), value })
-}
-
 /// Reads `KEY=VALUE` of `-W`.
 ///
 /// # Errors
 /// An unknown KEY, listing the known; a VALUE that doesn't fit.
 pub fn wasm_option(text: &str) -> Result<WasmOption, ValueError> {
-    let Some((key, value)) = text.split_once('=') else {
-        return Err(ValueError(format!("`{text}` is not KEY=VALUE, keys are {}", WASM_KEYS.join(", "))));
+    // A switch may stand alone, as in wasmtime.
+    let (key, value) = match text.split_once('=') {
+        Some(pair) => pair,
+        None if text.trim() == "unknown-imports-trap" => (text, "true"),
+        None => return Err(ValueError(format!("`{text}` is not KEY=VALUE, keys are {}", WASM_KEYS.join(", ")))),
     };
     Ok(match key.trim() {
         "cpu-timeout" => WasmOption::CpuTimeout(positive_timeout(value)?),
@@ -309,7 +287,56 @@ pub fn wasm_option(text: &str) -> Result<WasmOption, ValueError> {
         "max-wasm-stack" => WasmOption::MaxWasmStack(size(value)?),
         "max-handles" => WasmOption::MaxHandles(count(value)?),
         "max-output" => WasmOption::MaxOutput(size(value)?),
+        "max-output-line" => WasmOption::MaxOutputLine(size(value)?),
+        "max-output-rate" => WasmOption::MaxOutputRate(size(value)?),
+        "max-ops" => WasmOption::MaxOps(count(value)?),
+        "unknown-imports-trap" => WasmOption::UnknownImportsTrap(switch(value)?),
         other => return Err(unknown(other, &WASM_KEYS)),
+    })
+}
+
+/// Reads `KEY=VALUE` of `-D`.
+///
+/// # Errors
+/// An unknown KEY, listing the known; a VALUE that doesn't fit.
+pub fn debug_option(text: &str) -> Result<DebugOption, ValueError> {
+    match text.split_once('=') {
+        Some(("coredump", dir)) => path(dir).map(DebugOption::Coredump),
+        Some((other, _)) => Err(unknown(other, &DEBUG_KEYS)),
+        None => Err(ValueError(format!("`{}` is not KEY=VALUE, keys are {}", shown(text), DEBUG_KEYS.join(", ")))),
+    }
+}
+
+/// Reads `sha256:` and 64 hexadecimal digits.
+///
+/// # Errors
+/// Another algorithm, another length, anything that is no hexadecimal digit.
+pub fn digest(text: &str) -> Result<[u8; 32], ValueError> {
+    let read = || {
+        let digits = text.trim().strip_prefix("sha256:")?;
+        if digits.len() != 64 || !digits.is_ascii() {
+            return None;
+        }
+        let mut digest = [0; 32];
+        for (byte, at) in digest.iter_mut().zip((0..64).step_by(2)) {
+            *byte = u8::from_str_radix(&digits[at..at + 2], 16).ok().filter(|_| digits.as_bytes()[at] != b'+')?;
+        }
+        Some(digest)
+    };
+    read().ok_or_else(|| {
+        ValueError(format!(
+            "`{}` is no digest: write `sha256:` and 64 hexadecimal digits, as sha256sum prints them",
+            shown(text)
+        ))
+    })
+}
+
+/// Writes a digest as [`digest`] reads it.
+pub fn digest_text(digest: &[u8; 32]) -> String {
+    digest.iter().fold("sha256:".to_owned(), |mut text, byte| {
+        // Writing to a string doesn't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
     })
 }
 
@@ -366,20 +393,6 @@ mod tests {
     }
 
     #[test]
-    fn directories_follow_the_wasmtime_spelling() {
-        let grant = |host: &str, guest: &str, read_only| DirGrant { host: host.into(), guest: guest.into(), read_only };
-        assert_eq!(dir_grant("data"), Ok(grant("data", "data", false)));
-        assert_eq!(dir_grant("data:ro"), Ok(grant("data", "data", true)));
-        assert_eq!(dir_grant("a/b::/data:ro"), Ok(grant("a/b", "/data", true)));
-        // Not a grant to write below another path.
-        for text in ["/tmp::/a:rox", "/tmp::/a:RO", "data::d:rw", "data:rw"] {
-            assert!(dir_grant(text).is_err(), "{text}");
-        }
-        assert_eq!(dir_grant("C:x::/data"), Ok(grant("C:x", "/data", false)), "the host's path may hold one");
-        assert!(dir_grant("").is_err() && dir_grant("a::").is_err() && dir_grant("::/b").is_err());
-    }
-
-    #[test]
     fn timeouts_need_a_unit_and_may_be_none() {
         assert_eq!(timeout("none"), Ok(Timeout(None)));
         assert_eq!(timeout("1m 30s"), Ok(Timeout(Some(Duration::from_secs(90)))));
@@ -404,5 +417,23 @@ mod tests {
             assert_eq!(wasm_option(text).expect("reads").to_string(), text);
         }
         assert!(wasm_option("fuel").is_err() && wasm_option("fuel=0").is_err());
+    }
+
+    #[test]
+    fn digests_are_sha256_in_hexadecimal() {
+        let text = format!("sha256:{}", "0aF1".repeat(16));
+        assert_eq!(digest_text(&digest(&text).unwrap()), text.to_lowercase());
+        let long = "0".repeat(65);
+        for text in ["", "sha256:", "sha512:00", &long, &format!("sha256:{long}"), &format!("sha256:{}+0", &long[..62])]
+        {
+            assert!(digest(text).is_err(), "{text:?} is accepted");
+        }
+    }
+
+    #[test]
+    fn debug_settings_are_known_by_key() {
+        assert_eq!(debug_option("coredump=/a=b"), Ok(DebugOption::Coredump("/a=b".into())));
+        assert!(debug_option("coredmp=/a").unwrap_err().0.contains("did you mean `coredump`?"));
+        assert!(debug_option("coredump").is_err() && debug_option("coredump=").is_err());
     }
 }

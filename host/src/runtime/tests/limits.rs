@@ -24,7 +24,7 @@ fn limit(end: RunEnd) -> (Limit, String) {
 
 #[tokio::test]
 async fn a_trap_after_refused_memory_is_the_limit() {
-    let limits = Limits { max_memory_bytes: 256 << 20, ..Limits::default() };
+    let limits = Limits { memory_bytes_max: 256 << 20, ..Limits::default() };
     let (report, _) = run(grows_then("unreachable"), limits).await;
     assert!(report.memory_bytes_peak > 200 << 20 && report.memory_bytes_peak <= 256 << 20, "{report:?}");
     let (limit, message) = limit(report.end);
@@ -34,14 +34,14 @@ async fn a_trap_after_refused_memory_is_the_limit() {
 
 #[tokio::test]
 async fn a_guest_that_copes_with_refused_memory_is_done() {
-    let limits = Limits { max_memory_bytes: 64 << 20, ..Limits::default() };
+    let limits = Limits { memory_bytes_max: 64 << 20, ..Limits::default() };
     assert_eq!(run(grows_then("(i32.const 0)"), limits).await.0.end, RunEnd::Done);
 }
 
 #[tokio::test]
 async fn declared_memory_above_the_limit_is_refused_before_the_run() {
     let bytes = guest_with_memory(5000, &[], r#"(func (export "run") (result i32) (i32.const 0))"#);
-    let limits = Limits { max_memory_bytes: 256 << 20, ..Limits::default() };
+    let limits = Limits { memory_bytes_max: 256 << 20, ..Limits::default() };
     let early = load(bytes.clone()).await.check_limits(&limits).unwrap_err().to_string();
     assert!(early.contains("312.50 MiB") && early.contains("--max-memory"), "{early}");
     let RunEnd::Refused { message } = run(bytes, limits).await.0.end else { panic!("not refused") };
@@ -77,7 +77,7 @@ async fn fuel_ends_a_spinning_guest() {
 async fn handles_are_bounded() {
     let bytes =
         guest(&[STDOUT], r#"(func (export "run") (result i32) (loop (drop (call $stdout)) (br 0)) (unreachable))"#);
-    let limits = Limits { max_handles: 100, ..Limits::default() };
+    let limits = Limits { handles_max: 100, ..Limits::default() };
     let (limit, message) = limit(run(bytes, limits).await.0.end);
     assert_eq!(limit, Limit::Handles);
     assert!(message.contains("too many handles, limit 100 reached (-W max-handles)"), "{message}");
@@ -92,7 +92,7 @@ async fn one_host_call_cannot_make_the_host_copy_more_than_a_tensor() {
         r#"(func (export "run") (result i32)
           (call $write (call $stdout) (i32.const 0) (i32.const 9437184) (i32.const 64)) (i32.const 0))"#,
     );
-    let (limit, message) = limit(run(bytes, Limits { max_tensor_bytes: 0, ..Limits::default() }).await.0.end);
+    let (limit, message) = limit(run(bytes, Limits { tensor_bytes_max: 0, ..Limits::default() }).await.0.end);
     assert_eq!(limit, Limit::Tensor);
     assert!(message.contains("--max-tensor"), "{message}");
 }
@@ -132,9 +132,10 @@ async fn a_flood_without_newlines_costs_one_line() {
 
 #[tokio::test]
 async fn an_impossible_stack_is_refused_with_its_flag() {
-    let error = Engine::new(EngineOptions { max_wasm_stack: usize::MAX, ..EngineOptions::default() }).unwrap_err();
+    let error =
+        Engine::new(EngineOptions { wasm_stack_bytes_max: usize::MAX, ..EngineOptions::default() }).unwrap_err();
     assert!(error.to_string().contains("-W max-wasm-stack"), "{error}");
-    assert!(Engine::new(EngineOptions { max_wasm_stack: 64 << 20, ..EngineOptions::default() }).is_ok());
+    assert!(Engine::new(EngineOptions { wasm_stack_bytes_max: 64 << 20, ..EngineOptions::default() }).is_ok());
 }
 
 #[tokio::test]

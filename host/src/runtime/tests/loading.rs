@@ -72,7 +72,7 @@ async fn directories_and_pipes_are_refused_without_opening_them() {
 
 #[tokio::test]
 async fn a_file_above_the_cap_is_refused_by_its_size() {
-    let engine = Engine::new(EngineOptions { max_module_size: 1 << 20, ..EngineOptions::default() }).unwrap();
+    let engine = Engine::new(EngineOptions { module_bytes_max: 1 << 20, ..EngineOptions::default() }).unwrap();
     let file = tempfile::NamedTempFile::new().unwrap();
     file.as_file().set_len(300 << 20).unwrap();
     let error = engine.load(file.path()).await.unwrap_err().to_string();

@@ -124,7 +124,7 @@ async fn a_call_that_would_answer_more_than_a_tensor_is_refused() {
           (call $read (i32.const 1056) (i32.const 1) (i32.const 0) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 0)
             (i32.const 256)) (call $check (i32.const 256)) (i32.const 0))"#
     ))).await;
-    let limits = Limits { max_tensor_bytes: 3, ..Limits::default() };
+    let limits = Limits { tensor_bytes_max: 3, ..Limits::default() };
     let options = GuestOptions { limits, ..GuestOptions::default() };
     let report = module.run(options, Fakes::new().handles(), RunWatch::new()).await;
     let RunEnd::WorkerError { message } = report.end else { panic!("{report:?}") };
