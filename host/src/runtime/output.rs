@@ -2,6 +2,7 @@
 
 use super::limits::{Limits, mib};
 use crate::handles::{Console, Level, Origin};
+use crate::text::{escape, escaped, truncated};
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -87,7 +88,7 @@ impl Output {
         shared.dropped_bytes += (message.len() - kept.len()) as u64;
         if shared.charge(kept.len() as u64 + 1) {
             for line in kept.lines() {
-                shared.console.line(Origin::Log(level), &escape(line.as_bytes()));
+                shared.console.line(Origin::Log(level), &escaped(line));
             }
         }
     }
@@ -239,42 +240,6 @@ impl AsyncWrite for Sink {
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Poll::Ready(Ok(()))
     }
-}
-
-/// The beginning of `text`, at most `bytes_max` bytes, cut between characters.
-pub(super) fn truncated(text: &str, bytes_max: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes_max)]
-}
-
-/// Makes guest text harmless for terminals and logs: control characters but tab, what turns the direction of text, and
-/// bytes that are no UTF-8 show as escapes.
-pub(super) fn escape(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if character == '\t' || !is_harmful(character) {
-                text.push(character);
-            } else {
-                text.extend(character.escape_default());
-            }
-        }
-        for byte in chunk.invalid() {
-            // Writing to a string can't fail.
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
-}
-
-/// As [`escape`], but keeps line ends: for a message that is shown as a block.
-pub(super) fn escape_block(text: &str) -> String {
-    text.lines().map(|line| escape(line.as_bytes())).collect::<Vec<_>>().join("\n")
-}
-
-fn is_harmful(character: char) -> bool {
-    character.is_control()
-        // Line and paragraph separators, and marks that turn the direction of what follows.
-        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

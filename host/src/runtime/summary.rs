@@ -1,8 +1,8 @@
 //! `dchost:worker/summary`: scalars and progress.
 
 use super::bindings::wit::summary;
-use super::output::{escape, truncated};
 use super::state::State;
+use crate::text::{escaped, truncated};
 use std::collections::HashSet;
 
 /// Longest tag of a scalar, in bytes; tags become names in files and dashboards.
@@ -41,7 +41,7 @@ impl Tags {
 
 impl summary::Host for State {
     async fn scalar(&mut self, tag: String, step: u64, value: f64) -> wasmtime::Result<()> {
-        let tag = escape(truncated(&tag, TAG_BYTES_MAX).as_bytes());
+        let tag = escaped(truncated(&tag, TAG_BYTES_MAX)).into_owned();
         if self.tags.admit(&tag) {
             self.handles.summary.scalar(&tag, step, value);
         }
@@ -49,7 +49,7 @@ impl summary::Host for State {
     }
 
     async fn progress(&mut self, done: u64, total: Option<u64>, note: String) -> wasmtime::Result<()> {
-        self.handles.console.progress(done, total, &escape(truncated(&note, NOTE_BYTES_MAX).as_bytes()));
+        self.handles.console.progress(done, total, &escaped(truncated(&note, NOTE_BYTES_MAX)));
         Ok(())
     }
 }

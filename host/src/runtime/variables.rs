@@ -10,6 +10,7 @@ use super::state::State;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{self, Change, InitializeMode, Placement, UpdateKind};
 use crate::tensor::{TensorType, TensorView};
+use crate::text::shown;
 use bytes::Bytes;
 use std::time::Duration;
 use wasmtime::StoreContextMut;
@@ -89,7 +90,7 @@ pub(super) fn check_name(of: &str, name: &str) -> Result<()> {
         )));
     }
     if name.contains(char::is_control) {
-        return Err(invalid(format!("the {of} name `{}` has control characters", name.escape_debug())));
+        return Err(invalid(format!("the {of} name `{}` has control characters", shown(name))));
     }
     Ok(())
 }

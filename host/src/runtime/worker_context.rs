@@ -4,6 +4,7 @@ use super::bindings::{types, wit::worker_context};
 use super::calls::{CallKind, HostError};
 use super::state::State;
 use super::variables::check_name;
+use crate::text::shown;
 use std::time::Duration;
 
 impl worker_context::Host for State {
@@ -70,7 +71,7 @@ impl worker_context::Host for State {
         let timeout = timeout.map(Duration::from_millis);
         self.calls
             .clone()
-            .wait(CallKind::Barrier, format!("barrier `{}`", name.escape_debug()), job.barrier(&name, timeout))
+            .wait(CallKind::Barrier, format!("barrier `{}`", shown(&name)), job.barrier(&name, timeout))
             .await
     }
 }

@@ -7,6 +7,7 @@ use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, Caller, Incarnation};
 use crate::server::session::{SESSIONS_MAX, Sessions};
+use crate::text::shown_within;
 use crate::wire::header::{Header, SESSION, missing};
 use crate::wire::v1;
 use std::collections::{HashMap, VecDeque};
@@ -394,7 +395,7 @@ pub fn check_container(container: &str) -> Result<()> {
         ErrorCode::InvalidArgument,
         format!(
             "container name `{}` must be 1 to {CONTAINER_BYTES_MAX} letters, digits, `-`, `_` or `.`, beginning with a letter or digit",
-            container.chars().take(CONTAINER_BYTES_MAX + 1).collect::<String>().escape_debug()
+            shown_within(container, CONTAINER_BYTES_MAX + 1)
         ),
     ))
 }

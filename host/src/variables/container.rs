@@ -4,6 +4,7 @@ use super::store::{Charge, Room};
 use super::{Blocks, InitializeMode, UpdateKind, VariableRef, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::tensor::{TensorType, check_data};
+use crate::text::{escaped, truncated};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
 use tokio::sync::watch;
@@ -29,13 +30,13 @@ pub fn check_variable(name: &str, ty: &TensorType) -> Result<()> {
         return invalid("name of a variable is empty; give it one".to_owned());
     }
     if name.len() > NAME_BYTES_MAX {
-        let (bytes, start) = (name.len(), name.chars().take(32).collect::<String>().escape_debug().to_string());
+        let (bytes, start) = (name.len(), escaped(truncated(name, 32)));
         return invalid(format!(
             "name `{start}...` of a variable has `{bytes}` bytes, at most `{NAME_BYTES_MAX}` are allowed"
         ));
     }
     if name.chars().any(char::is_control) {
-        return invalid(format!("name `{}` of a variable has control characters", name.escape_debug()));
+        return invalid(format!("name `{}` of a variable has control characters", escaped(name)));
     }
     match ty.checked_size_bytes() {
         Ok(_) => Ok(()),

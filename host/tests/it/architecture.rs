@@ -9,8 +9,8 @@ use source::{Source, files, lines_with, modules_named, root, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Modules without sockets, wasm, protobuf, clock or environment.
-const DOMAIN: [&str; 10] =
-    ["attend", "barrier", "cluster", "context", "error", "exit", "ids", "lifetime", "tensor", "variables"];
+const DOMAIN: [&str; 11] =
+    ["attend", "barrier", "cluster", "context", "error", "exit", "ids", "lifetime", "tensor", "text", "variables"];
 
 /// Every other module of the host, and those that it may name besides itself and the domain.
 const MAY_NAME: [(&str, &[&str]); 11] = [
@@ -157,6 +157,13 @@ fn server_and_runtime_never_name_each_other() {
     let mut findings = naming(&sources, &["crate::runtime"], |source| module(source) == "server");
     findings.extend(naming(&sources, &["crate::server"], |source| module(source) == "runtime"));
     none("`coordinator` joins them through `handles`", findings);
+}
+
+#[test]
+fn only_text_escapes() {
+    let words = ["escape_debug", "escape_default", "escape_unicode"];
+    let findings = naming(&sources("host/src/"), &words, |source| module(source) != "text");
+    none("what is harmful is decided once, or one way in forgets a character", findings);
 }
 
 #[test]
