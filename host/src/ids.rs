@@ -1,5 +1,9 @@
 //! Identities that tell one life of a process, one run and one attempt from the next.
 
+mod gate;
+
+pub use gate::{AttemptGate, AttemptOrder};
+
 use crate::cluster::Task;
 use rand::Rng;
 use std::fmt;
