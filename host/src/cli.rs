@@ -8,7 +8,10 @@ use crate::coordinator::resolve::values::{
     self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout, WasmOption,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,7 +19,7 @@ use std::time::Duration;
 pub const WIT_VERSION: &str = "0.1.0";
 
 /// The version of the gRPC protocol `dchost.v1` that this host speaks.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = crate::wire::header::PROTOCOL;
 
 /// What `--version` prints after the name.
 const VERSION: &str = concat!(
@@ -27,12 +30,15 @@ const VERSION: &str = concat!(
     env!("DCHOST_WASMTIME_VERSION"),
 );
 
+/// How it is called: the flags of a run or a subcommand, never both.
+const USAGE: &str = "dchost [OPTIONS] [-- <GUEST_ARGS>...]\n       dchost [-v] [--log-format <FORMAT>] <COMMAND>";
+
 /// Runs a cluster job whose logic, worker_fn, is a sandboxed WebAssembly component.
 ///
 /// Without a subcommand it runs this process's task: alone (no cluster, no task), or as one task of a cluster.
 /// Flags beat the environment, which beats the file given by --config.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "dchost", version = VERSION, args_conflicts_with_subcommands = true, max_term_width = 110)]
+#[command(name = "dchost", version = VERSION, override_usage = USAGE, max_term_width = 110)]
 pub struct Cli {
     /// What to do instead of running a task.
     #[command(subcommand)]
@@ -43,6 +49,34 @@ pub struct Cli {
     /// What is logged, and how.
     #[command(flatten)]
     pub log: LogOptions,
+}
+
+impl Cli {
+    /// Reads a command line, the program's name first.
+    ///
+    /// # Errors
+    /// clap's, whose text is for the user; flags of a run before a subcommand, where they would have no effect. Those of the
+    /// log may stand on either side.
+    pub fn read(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+        let mut command = Cli::command();
+        let matches = command.try_get_matches_from_mut(arguments)?;
+        if let Some((name, _)) = matches.subcommand() {
+            let given = |arg: &&clap::Arg| {
+                matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) && !arg.is_global_set()
+            };
+            let text = |arg: &clap::Arg| match (arg.get_long(), arg.get_short()) {
+                (Some(long), _) => format!("--{long}"),
+                (None, Some(short)) => format!("-{short}"),
+                (None, None) => arg.to_string(),
+            };
+            let misplaced = command.get_arguments().find(given).map(text);
+            if let Some(flag) = misplaced {
+                let message = format!("`{flag}` stands before `{name}`: flags of `{name}` follow it");
+                return Err(command.error(ErrorKind::ArgumentConflict, message));
+            }
+        }
+        Cli::from_arg_matches(&matches)
+    }
 }
 
 /// The subcommands.
@@ -340,7 +374,6 @@ fn end_parser() -> impl TypedValueParser<Value = EndRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     #[test]
     fn launch_has_no_more_tasks_than_a_machine_bears() {
@@ -385,6 +418,24 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_the_log_stand_on_either_side_of_a_subcommand_and_others_behind_it() {
+        let read = |line: &str| Cli::read(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for line in ["dchost -v launch --workers 2", "dchost launch -v --workers 2", "dchost launch --workers 2 -v"] {
+            assert_eq!(read(line).map(|cli| cli.log.verbose).map_err(|error| error.to_string()), Ok(1), "{line}");
+        }
+        let json = read("dchost --log-format=json plan --task=ps:0").expect("parses");
+        assert_eq!(json.log.log_format, Some(LogFormat::Json));
+        for (line, flag) in [
+            ("dchost --task=ps:0 launch --workers 2", "`--task` stands before `launch`"),
+            ("dchost -Wfuel=1 plan", "`-W` stands before `plan`"),
+        ] {
+            let error = read(line).expect_err("it would have no effect").to_string();
+            assert!(error.contains(flag), "{error}");
+        }
+        assert!(read("dchost --module=m -- launch").is_ok(), "an argument of the guest is no subcommand");
+    }
+
+    #[test]
     fn an_unknown_sandbox_limit_is_refused_listing_the_known() {
         let error = Cli::try_parse_from(["dchost", "-W", "gas=3"]).expect_err("refused").to_string();
         for known in ["cpu-timeout", "fuel", "max-wasm-stack", "max-handles", "max-output"] {
@@ -407,5 +458,7 @@ mod tests {
         assert!(text.contains(&format!("dchost:worker@{WIT_VERSION}")), "{text}");
         assert!(text.contains(&format!("version {PROTOCOL_VERSION}")), "{text}");
         assert!(text.contains("wasmtime: 48."), "{text}");
+        let contract = include_str!("../../wit/worker.wit");
+        assert!(contract.contains(&format!("package dchost:worker@{WIT_VERSION};")), "{contract}");
     }
 }
