@@ -35,5 +35,6 @@ pub mod lifetime;
 pub mod runtime;
 pub mod server;
 pub mod tensor;
+pub mod text;
 pub mod variables;
 pub mod wire;

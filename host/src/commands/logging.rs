@@ -2,6 +2,7 @@
 
 use crate::cli::LogFormat;
 use crate::config::LogConfig;
+use crate::text::is_harmful;
 use std::io::{self, Write};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -61,7 +62,7 @@ impl<W: Write> Write for EscapedWriter<W> {
     }
 }
 
-/// Escapes every control character but tabs and a final line end.
+/// Escapes every control character but tabs and a final line end, and what turns the direction of text.
 fn escape_line(line: &str) -> String {
     let (text, end) = match line.strip_suffix('\n') {
         Some(text) => (text, "\n"),
@@ -69,7 +70,7 @@ fn escape_line(line: &str) -> String {
     };
     let mut escaped = String::with_capacity(line.len());
     for c in text.chars() {
-        if c.is_control() && c != '\t' { escaped.extend(c.escape_default()) } else { escaped.push(c) }
+        if is_harmful(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
     }
     escaped + end
 }
@@ -85,6 +86,7 @@ mod tests {
             ("a\nforged line\n", "a\\nforged line\n"),
             ("\u{1b}[31mred\r\u{7}", "\\u{1b}[31mred\\r\\u{7}"),
             ("c1 \u{9b}2J\n", "c1 \\u{9b}2J\n"),
+            ("turned \u{202e}txt\n", "turned \\u{202e}txt\n"),
         ] {
             assert_eq!(escape_line(line), escaped);
         }

@@ -2,6 +2,7 @@
 
 use super::limits::{Limits, mib};
 use crate::handles::{Console, Level, Origin};
+use crate::text::is_harmful;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -252,7 +253,7 @@ pub(super) fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {
         for character in chunk.valid().chars() {
-            if character == '\t' || !is_harmful(character) {
+            if !is_harmful(character) {
                 text.push(character);
             } else {
                 text.extend(character.escape_default());
@@ -269,12 +270,6 @@ pub(super) fn escape(bytes: &[u8]) -> String {
 /// As [`escape`], but keeps line ends: for a message that is shown as a block.
 pub(super) fn escape_block(text: &str) -> String {
     text.lines().map(|line| escape(line.as_bytes())).collect::<Vec<_>>().join("\n")
-}
-
-fn is_harmful(character: char) -> bool {
-    character.is_control()
-        // Line and paragraph separators, and marks that turn the direction of what follows.
-        || matches!(character, '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 #[cfg(test)]

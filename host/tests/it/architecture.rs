@@ -9,8 +9,8 @@ use source::{Source, files, lines_with, modules_named, root, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Modules without sockets, wasm, protobuf, clock or environment.
-const DOMAIN: [&str; 10] =
-    ["attend", "barrier", "cluster", "context", "error", "exit", "ids", "lifetime", "tensor", "variables"];
+const DOMAIN: [&str; 11] =
+    ["attend", "barrier", "cluster", "context", "error", "exit", "ids", "lifetime", "tensor", "text", "variables"];
 
 /// Every other module of the host, and those that it may name besides itself and the domain.
 const MAY_NAME: [(&str, &[&str]); 11] = [

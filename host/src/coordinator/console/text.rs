@@ -1,16 +1,16 @@
 //! What a line looks like: escapes, levels, JSON objects.
 
 use crate::handles::{Level, Origin};
+use crate::text::is_harmful;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 use std::fmt::Write;
 use std::time::SystemTime;
 
-/// Replaces control characters by visible escapes (`\u{1b}`), so that no output can drive a terminal or forge an event.
+/// Replaces control characters and direction marks by visible escapes (`\u{1b}`), so that no output can drive a terminal or forge an event.
 ///
 /// Tabs stay. With `keep_colors` the sequences that only set colours (`ESC [ digits m`) stay too.
 pub fn escape_controls(text: &str, keep_colors: bool) -> Cow<'_, str> {
-    let is_harmful = |c: char| c.is_control() && c != '\t';
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
     }
