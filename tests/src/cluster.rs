@@ -263,7 +263,8 @@ impl Cluster {
     /// Waits until every task that was started has ended.
     ///
     /// # Errors
-    /// One still runs when the timeout passes; the error shows the output of every task.
+    /// One still runs when the timeout passes, or left something behind (see [`Process::wait`]); the error shows the output
+    /// of every task.
     pub fn wait_all(&self, timeout: Duration) -> Result<Outcomes> {
         let deadline = Instant::now() + timeout;
         let mut outcomes = BTreeMap::new();
@@ -271,7 +272,8 @@ impl Cluster {
             let left = deadline.saturating_duration_since(Instant::now());
             match process.wait(left) {
                 Ok(outcome) => outcomes.insert(task.clone(), outcome),
-                Err(_) => bail!("{task} still runs after {timeout:?}\n{}", self.report()),
+                Err(_) if process.is_running() => bail!("{task} still runs after {timeout:?}\n{}", self.report()),
+                Err(error) => return Err(error.context(self.report())),
             };
         }
         Ok(Outcomes(outcomes))

@@ -1,5 +1,6 @@
 //! A process under test: its output as it comes, its end, and signals to it.
 
+use crate::aftermath::Aftermath;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::fmt::Write as _;
@@ -41,6 +42,7 @@ pub struct Outcome {
 pub struct Process {
     name: String,
     started: Instant,
+    aftermath: Aftermath,
     shared: Arc<Shared>,
     waiter: Option<JoinHandle<()>>,
     stdin: Option<ChildStdin>,
@@ -91,8 +93,14 @@ impl Process {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn start(name: impl Into<String>, mut command: Command) -> Result<Self> {
+    pub fn start(name: impl Into<String>, command: Command) -> Result<Self> {
+        Process::start_holding(name, command, Vec::new())
+    }
+
+    /// As [`start`](Self::start), of a process that gets listening sockets of these inodes.
+    pub(crate) fn start_holding(name: impl Into<String>, mut command: Command, sockets: Vec<u64>) -> Result<Self> {
         let name = name.into();
+        let aftermath = Aftermath::of(&mut command, sockets);
         let started = Instant::now();
         let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.with_context(|| format!("start {name}"))?;
@@ -107,7 +115,7 @@ impl Process {
             read(shared.clone(), Stream::Stderr, stderr);
         }
         let waiter = reap(shared.clone(), pid, started);
-        Ok(Process { name, started, shared, waiter: Some(waiter), stdin })
+        Ok(Process { name, started, aftermath, shared, waiter: Some(waiter), stdin })
     }
 
     /// The name given at the start.
@@ -178,10 +186,11 @@ impl Process {
         }
     }
 
-    /// Waits until the process has ended and its output is read.
+    /// Waits until the process has ended and its output is read, and checks that it left nothing behind.
     ///
     /// # Errors
-    /// It still runs when the timeout passes; the error shows what it wrote.
+    /// It still runs when the timeout passes, it crashed or panicked, or a descendant or a listening socket that was handed
+    /// over is still there; the error shows what it wrote.
     pub fn wait(&self, timeout: Duration) -> Result<Outcome> {
         let outcome = self.shared.wait_until(Instant::now() + timeout, |state| {
             let end = state.end.filter(|_| state.open_streams == 0)?;
@@ -194,7 +203,11 @@ impl Process {
                 peak_memory_bytes: end.peak_memory_bytes,
             })
         });
-        outcome.with_context(|| format!("{} still runs after {timeout:?}:\n{}", self.name, self.report()))
+        let outcome =
+            outcome.with_context(|| format!("{} still runs after {timeout:?}:\n{}", self.name, self.report()))?;
+        let left = self.aftermath.check(outcome.code, &outcome.output);
+        left.with_context(|| format!("what {} left behind:\n{}", self.name, self.report()))?;
+        Ok(outcome)
     }
 
     /// The process's state and output, for a failure's message.
