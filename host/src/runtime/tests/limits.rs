@@ -139,15 +139,6 @@ async fn an_impossible_stack_is_refused_with_its_flag() {
 }
 
 #[tokio::test]
-async fn ten_thousand_runs_of_one_module_meet_no_limit_of_the_engine() {
-    let module = load(guest(&[], r#"(func (export "run") (result i32) (i32.const 0))"#)).await;
-    for _ in 0..10_050 {
-        let report = module.run(GuestOptions::default(), Fakes::new().handles(), RunWatch::new()).await;
-        assert_eq!(report.end, RunEnd::Done);
-    }
-}
-
-#[tokio::test]
 async fn waits_do_not_count_against_the_cpu_budget() {
     // Sleeps twice as long as the budget, then computes through some epochs, so that the budget is looked at.
     let body = r#"(func (export "run") (result i32) (local i64)
