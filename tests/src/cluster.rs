@@ -165,7 +165,8 @@ impl ClusterBuilder {
         cluster.spec = Value::Object(spec).to_string();
         let mut tasks: Vec<String> = cluster.ports.keys().cloned().collect();
         if cluster.builder.unlisted_evaluator {
-            tasks.push("evaluator:0".to_owned());
+            // Nobody waits for it: a short job would be over, and its leader gone, before it is up.
+            tasks.insert(0, "evaluator:0".to_owned());
         }
         tasks.retain(|task| !cluster.builder.absent.contains(task) && !cluster.builder.held.contains(task));
         for task in tasks {
