@@ -14,7 +14,7 @@
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
 //! | `run`, `watch`, `trap` | one call of `worker_fn`, what an onlooker sees of it, how its end is told |
-//! | `bindings`, `state`, `calls` | generated code, what a store holds, the way every waiting host call goes |
+//! | `bindings`, `lift`, `state`, `calls` | generated code, arguments in guest memory, what a store holds, the way every waiting host call goes |
 //! | `output` | the guest's stdout and stderr, line by line |
 //! | `worker_context`, `variables`, `pending`, `ops`, `kernels`, `summary`, `log` | the imported interfaces |
 //!
@@ -29,6 +29,7 @@ mod features;
 mod fit;
 mod grants;
 mod kernels;
+mod lift;
 mod limits;
 mod load;
 mod log;
