@@ -5,6 +5,7 @@
 mod failures;
 mod jobs;
 mod launch;
+mod limits;
 mod local;
 mod refused;
 
