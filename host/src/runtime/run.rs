@@ -289,7 +289,6 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
         }
     }
     if matches!(error.downcast_ref::<ResourceTableError>(), Some(ResourceTableError::Full))
-        || text.contains("component handle")
         || text.contains("handle limit exceeded")
         || text.contains("resource table has no free keys")
     {

@@ -295,6 +295,47 @@ async fn host_functions_that_compute_are_charged() {
     assert_eq!(limit(run(bytes, limits).await.0.end).0, Limit::Cpu);
 }
 
+/// Where the type of the error is lost on its way, its text is what is left: see `lending_more_than_the_handles` too.
+#[test]
+fn a_full_resource_table_says_what_it_is_known_by() {
+    let text = wasmtime::component::ResourceTableError::Full.to_string();
+    assert_eq!(text, "resource table has no free keys");
+}
+
+/// Between the parts of a composed component wasmtime copies from memory to memory, which is why several are offered.
+#[tokio::test]
+async fn a_composed_component_passes_strings_between_its_parts() {
+    let text = r#"(component
+        (component $part
+          (core module $m
+            (memory (export "memory") 1)
+            (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 64))
+            (func (export "first") (param i32 i32) (result i32) (i32.load8_u (local.get 0))))
+          (core instance $i (instantiate $m))
+          (func (export "first") (param "text" string) (result u32)
+            (canon lift (core func $i "first") (memory (core memory $i "memory")) (realloc (core func $i "realloc")))))
+        (component $whole
+          (import "first" (func $first (param "text" string) (result u32)))
+          (core module $libc (memory (export "memory") 1) (data (i32.const 100) "x"))
+          (core instance $libc (instantiate $libc))
+          (core func $lowered (canon lower (func $first) (memory (core memory $libc "memory"))))
+          (core module $main
+            (import "part" "first" (func $first (param i32 i32) (result i32)))
+            (func (export "run") (result i32)
+              (if (i32.ne (call $first (i32.const 100) (i32.const 1)) (i32.const 120)) (then unreachable)) (i32.const 0)))
+          (core instance $host (export "first" (func $lowered)))
+          (core instance $main (instantiate $main (with "part" (instance $host))))
+          (func (export "run") (result (result (error string)))
+            (canon lift (core func $main "run") (memory (core memory $libc "memory")))))
+        (instance $part (instantiate $part))
+        (alias export $part "first" (func $first))
+        (instance $whole (instantiate $whole (with "first" (func $first))))
+        (alias export $whole "run" (func $run))
+        (instance $entry (export "run" (func $run)))
+        (export "dchost:worker/entry@0.1.0" (instance $entry)))"#;
+    assert_eq!(end(wat::parse_str(text).unwrap()).await, RunEnd::Done);
+}
+
 /// Start functions run before `run` is called, within the same limits.
 #[tokio::test]
 async fn start_functions_are_limited_as_run_is() {
