@@ -107,3 +107,43 @@ pub(super) fn answer<T>(answer: Answer<T>) -> wasmtime::Result<(std::result::Res
 pub(super) fn shadowed() -> wasmtime::Error {
     wasmtime::Error::msg("a function was linked that copies its arguments; a bug in dchost, please report it")
 }
+
+#[cfg(test)]
+mod tests {
+    /// Types of the WIT that hold a string or a list.
+    const LARGE: [&str; 7] = ["string", "list<", "tensor", "task", "change", "placement", "input"];
+
+    /// Aim: a function that is added later doesn't copy its arguments by oversight. Method: each function of the WIT that takes
+    /// a string or a list, and is the host's, is named in a file that defines functions by hand.
+    #[test]
+    fn every_function_that_takes_strings_or_lists_is_defined_on_guest_memory() {
+        let by_hand = [
+            include_str!("variables/in_place.rs"),
+            include_str!("worker_context.rs"),
+            include_str!("ops.rs"),
+            include_str!("kernels.rs"),
+            include_str!("summary.rs"),
+            include_str!("log.rs"),
+        ]
+        .concat();
+        let mut found = Vec::new();
+        for file in ["worker-context", "variables", "pending", "ops", "kernels", "summary", "log"] {
+            let path = format!("{}/../wit/{file}.wit", env!("CARGO_MANIFEST_DIR"));
+            let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            for line in text.lines().map(str::trim).filter(|line| !line.starts_with("//")) {
+                let Some((name, rest)) = line.split_once(':') else { continue };
+                let Some((_, rest)) = rest.split_once("func(") else { continue };
+                let parameters = rest.split("->").next().unwrap_or_default();
+                if LARGE.iter().any(|large| parameters.contains(large)) {
+                    let defined = [format!("\"{name}\","), format!("[static]variable.{name}\",")];
+                    assert!(
+                        defined.iter().any(|text| by_hand.contains(text)),
+                        "`{name}` of {path} copies its arguments"
+                    );
+                    found.push(name.to_owned());
+                }
+            }
+        }
+        assert!(found.len() >= 18, "only {found:?} were found");
+    }
+}

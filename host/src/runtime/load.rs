@@ -195,7 +195,7 @@ pub enum LoadError {
         /// The time that it had.
         timeout: Duration,
     },
-    /// Compiling took too much memory.
+    /// Compiling took too much memory, as far as the whole process grew meanwhile.
     #[error(
         "`{path}` takes more than {} of memory to compile: split its largest functions, or build with less inlining",
         mib(COMPILE_BYTES_MAX)

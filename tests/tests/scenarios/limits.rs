@@ -239,7 +239,8 @@ fn hostile_components_cost_little_to_compile() -> Result<()> {
         if let Some(told) = told {
             assert!(outcome.output.contains(told), "{what}: {}", outcome.output);
         }
-        assert!(outcome.peak_memory_bytes < 1500 << 20, "{what}: {} MiB", outcome.peak_memory_bytes >> 20);
+        // The compiler's own cap, and what it grows by between two looks.
+        assert!(outcome.peak_memory_bytes < 2400 << 20, "{what}: {} MiB", outcome.peak_memory_bytes >> 20);
         assert_sound(&outcome);
     }
     Ok(())
