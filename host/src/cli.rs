@@ -187,7 +187,8 @@ pub struct GuestOptions {
     /// Default: 1GiB. [env: DCHOST_MAX_MEMORY]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_memory: Option<u64>,
-    /// The largest tensor in one call. Passing it is exit 4. Default: 256MiB. [env: DCHOST_MAX_TENSOR]
+    /// All tensors of one call together. Passing more is exit 4; an answer of more is refused to the guest with
+    /// resource-exhausted. Default: 256MiB. [env: DCHOST_MAX_TENSOR]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_tensor: Option<u64>,
     /// The largest component file; a larger one is exit 2. Default: 64MiB. [env: DCHOST_MAX_MODULE_SIZE]
@@ -202,8 +203,9 @@ pub struct GuestOptions {
     pub max_variable_bytes: Option<u64>,
     /// Limits of the sandbox, several separated by commas or flags: cpu-timeout=DURATION (computing, waits excluded; none),
     /// fuel=N (instructions; off), max-wasm-stack=SIZE (512KiB), max-handles=N (component handles; 10000),
-    /// max-output=SIZE (what the guest prints in all; 64MiB), max-output-line=SIZE (64KiB), max-output-rate=SIZE (each
-    /// second; 4MiB), max-ops=N (op calls in flight; 256), unknown-imports-trap (an import that dchost doesn't offer traps
+    /// max-output=SIZE (what the guest prints in all; more is dropped, but for the last lines; 64MiB), max-output-line=SIZE
+    /// (64KiB), max-output-rate=SIZE (each second; 4MiB), max-ops=N (calls in flight: reads, updates and ops that were
+    /// started; 256), unknown-imports-trap (an import that dchost doesn't offer traps
     /// when it is called instead of being refused; off). Each is one line of the file too.
     /// [env: DCHOST_CPU_TIMEOUT, DCHOST_FUEL, DCHOST_MAX_WASM_STACK, DCHOST_MAX_HANDLES, DCHOST_MAX_OUTPUT,
     /// DCHOST_MAX_OUTPUT_LINE, DCHOST_MAX_OUTPUT_RATE, DCHOST_MAX_OPS, DCHOST_UNKNOWN_IMPORTS_TRAP]

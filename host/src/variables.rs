@@ -24,7 +24,7 @@ mod staging;
 mod store;
 
 pub use blocks::{BLOCK_BYTES, Blocks};
-pub use container::{Container, NAME_BYTES_MAX, Payload, Snapshot, Update, VARIABLES_MAX, check_variable, name_some};
+pub use container::{Container, Payload, Snapshot, Update, VARIABLES_MAX, check_variable, name_some};
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
 pub use staging::{STAGING, Staging};
 pub use store::{Store, StoreOptions, VariableStatus};

@@ -3,12 +3,11 @@
 use super::calls::{Calls, HostPanic, catch_panics};
 use super::engine::EngineInner;
 use super::grants::{DirGrant, NetGrant};
-use super::limits::{Limit, Limiter, Limits, mib};
+use super::limits::{INSTANCES_MAX, Limit, Limiter, Limits, MEMORIES_MAX, TABLES_MAX, TensorExceeded, mib};
 use super::load::Module;
 use super::output::{Output, Stream, escape_block, truncated};
 use super::pending::PendingUse;
 use super::state::State;
-use super::summary::Tags;
 use super::trap;
 use super::watch::RunWatch;
 use crate::error::Error;
@@ -158,7 +157,6 @@ impl Module {
             calls: Calls::new(handles.interrupt.clone(), watch.clone()),
             handles,
             pending: PendingUse::default(),
-            tags: Tags::default(),
             output: output.clone(),
             limits: limits.clone(),
         };
@@ -270,9 +268,27 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
     if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
         return flag(Limit::Fuel, format!("fuel limit {} reached", limits.fuel.unwrap_or(u64::MAX)));
     }
+    if let Some(TensorExceeded { bytes }) = error.downcast_ref() {
+        let (bytes, most) = (mib(*bytes), mib(limits.tensor_bytes_max));
+        return flag(Limit::Tensor, format!("one host call passed tensors of {bytes}, above {most}"));
+    }
     let text = format!("{error:#}");
+    // Fixed by the component, so it is refused rather than ended; wasmtime has no type for these either.
+    for (what, most) in [("instance", INSTANCES_MAX), ("memory", MEMORIES_MAX), ("table", TABLES_MAX)] {
+        if text.contains(&format!("resource limit exceeded: {what} count too high")) {
+            let what = if what == "instance" {
+                "core instances"
+            } else if what == "table" {
+                "tables"
+            } else {
+                "memories"
+            };
+            return Some(Reached::Declared(format!(
+                "the component has more than {most} {what}, which is the most that one run may have: link it from fewer parts"
+            )));
+        }
+    }
     if matches!(error.downcast_ref::<ResourceTableError>(), Some(ResourceTableError::Full))
-        || text.contains("component handle")
         || text.contains("handle limit exceeded")
         || text.contains("resource table has no free keys")
     {
@@ -284,9 +300,11 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
         return flag(Limit::Tensor, format!("one host call passed more than {asked} and what goes with it"));
     }
     let refusal = state.limiter.refused()?;
+    // A start function may grow a memory from nothing as well; what it then does is a trap, and declared sizes aren't.
+    let initial = refusal.initial && error.downcast_ref::<Trap>().is_none();
     let limit = mib(limits.memory_bytes_max);
     let (used, asked) = (mib(refusal.used_bytes), mib(refusal.asked_bytes));
-    if refusal.initial {
+    if initial {
         return Some(Reached::Declared(format!(
             "the component declares {asked} of memory beside {used}, above the limit of {limit} ({})",
             Limit::Memory

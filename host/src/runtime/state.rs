@@ -5,7 +5,6 @@ use super::calls::{Calls, HostError};
 use super::limits::{Limiter, Limits};
 use super::output::Output;
 use super::pending::PendingUse;
-use super::summary::Tags;
 use crate::handles::Handles;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
@@ -19,8 +18,6 @@ pub(crate) struct State {
     pub(super) handles: Handles,
     pub(super) calls: Calls,
     pub(super) pending: PendingUse,
-    /// Different tags of scalars seen, bounded.
-    pub(super) tags: Tags,
     /// Where stdout, stderr and log lines go.
     pub(super) output: Output,
 }

@@ -2,9 +2,12 @@
 
 use super::bindings::{types, wit::worker_context};
 use super::calls::{CallKind, HostError};
+use super::lift::{Answer, answer, shadowed, text};
 use super::state::State;
-use super::variables::check_name;
+use crate::ids::check_name;
 use std::time::Duration;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, WasmStr};
 
 impl worker_context::Host for State {
     async fn this_task(&mut self) -> wasmtime::Result<Option<types::Task>> {
@@ -63,14 +66,34 @@ impl worker_context::Host for State {
         self.calls.clone().wait(CallKind::Barrier, "wait-for-other-workers".to_owned(), job.barrier("", None)).await
     }
 
-    async fn barrier(&mut self, name: String, timeout: Option<types::Millis>) -> Result<(), HostError> {
-        // The empty name is that of `wait-for-other-workers`, which must not be met by accident.
-        check_name("barrier", &name)?;
-        let job = self.handles.job.clone();
-        let timeout = timeout.map(Duration::from_millis);
-        self.calls
-            .clone()
-            .wait(CallKind::Barrier, format!("barrier `{}`", name.escape_debug()), job.barrier(&name, timeout))
-            .await
+    async fn barrier(&mut self, _name: String, _timeout: Option<types::Millis>) -> Result<(), HostError> {
+        Err(shadowed().into())
     }
+}
+
+/// Defines `barrier` on guest memory: its name is measured before it is copied.
+pub(super) fn add_in_place(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    linker.instance("dchost:worker/worker-context@0.1.0")?.func_wrap_async(
+        "barrier",
+        |cx: StoreContextMut<'_, State>, (name, timeout): (WasmStr, Option<types::Millis>)| {
+            Box::new(async move {
+                let (calls, job) = (cx.data().calls.clone(), cx.data().handles.job.clone());
+                let name = match name_of_barrier(&cx, &name) {
+                    Ok(name) => name,
+                    Err(error) => return answer(Err(error)),
+                };
+                let label = format!("barrier `{name}`");
+                let waited = job.barrier(&name, timeout.map(Duration::from_millis));
+                answer(calls.wait(CallKind::Barrier, label, waited).await)
+            })
+        },
+    )
+}
+
+fn name_of_barrier(cx: &StoreContextMut<'_, State>, name: &WasmStr) -> Answer<String> {
+    cx.data().calls.check()?;
+    let name = text(cx, name)?;
+    // The empty name is that of `wait-for-other-workers`, which must not be met by accident.
+    check_name("barrier", &name)?;
+    Ok(name.into_owned())
 }

@@ -9,6 +9,7 @@ mod failures;
 mod hostile;
 mod jobs;
 mod launch;
+mod limits;
 mod local;
 mod refused;
 mod responsive;

@@ -194,7 +194,7 @@ async fn a_misspelt_run_and_one_of_another_signature_are_told() {
 async fn threads_are_told_as_not_offered() {
     let shared = r#"(component (core module (memory 1 2 shared)))"#;
     let error = refusal(wat::parse_str(shared).unwrap()).await.to_string();
-    assert!(error.contains("doesn't offer this feature"), "{error}");
+    assert!(error.contains("uses threads and shared memories, which dchost doesn't offer"), "{error}");
 }
 
 #[tokio::test]
