@@ -20,8 +20,9 @@
 
 use crate::attend::BarrierArrival;
 use crate::cluster::{Task, list_tasks};
-use crate::error::{Error, ErrorCode, Result, shown};
+use crate::error::{Error, ErrorCode, Result};
 use crate::ids::check_name;
+use crate::text::shown;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 

@@ -1,6 +1,6 @@
 //! Tasks and the cluster spec: who takes part in a job, and where.
 
-use crate::error::shown;
+use crate::text::shown;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;

@@ -1,6 +1,7 @@
 //! Resolve, plan, run: from flags, environment and files to effects.
 
 pub mod console;
+pub mod descriptors;
 pub mod launched;
 pub mod local;
 pub mod member;

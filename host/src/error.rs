@@ -94,17 +94,6 @@ pub struct Error {
     pub names: Vec<String>,
 }
 
-/// Text from outside, fit for a message: control characters escaped, and cut where it is long.
-pub fn shown(text: &str) -> String {
-    const BYTES_MAX: usize = 200;
-    let cut = text.floor_char_boundary(BYTES_MAX);
-    let mut shown = text[..cut].escape_debug().to_string();
-    if cut < text.len() {
-        shown += &format!("... ({} bytes)", text.len());
-    }
-    shown
-}
-
 /// The result of a call that a guest or a remote caller made.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -136,16 +125,3 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn text_from_outside_is_escaped_and_cut() {
-        assert_eq!(shown("worker"), "worker");
-        assert_eq!(shown("a\u{1b}[2J\nb"), "a\\u{1b}[2J\\nb");
-        let long = shown(&"ü".repeat(1 << 20));
-        assert!(long.len() < 300 && long.ends_with("(2097152 bytes)"), "{long}");
-    }
-}

@@ -1,7 +1,12 @@
 //! Identities that tell one life of a process, one run and one attempt from the next; and what a name may be.
 
+mod gate;
+
+pub use gate::{AttemptGate, AttemptOrder};
+
 use crate::cluster::Task;
-use crate::error::{Error, ErrorCode, Result, shown};
+use crate::error::{Error, ErrorCode, Result};
+use crate::text::shown;
 use rand::Rng;
 use std::fmt;
 

@@ -8,6 +8,7 @@ use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
+use dchost::text::escape_block;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -54,7 +55,7 @@ fn report(error: &anyhow::Error, log: LogConfig) {
         LogFormat::Text => {
             use std::io::Write as _;
             // Nobody is left to tell where that fails.
-            let _ = writeln!(std::io::stderr(), "error: {error:#}");
+            let _ = writeln!(std::io::stderr(), "error: {}", escape_block(&format!("{error:#}")));
         }
         LogFormat::Json => tracing::error!("{error:#}"),
     }

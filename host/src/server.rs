@@ -73,6 +73,7 @@ pub struct Server {
     routes: RoutesBuilder,
     health: HealthReporter,
     service_names: Vec<&'static str>,
+    tasks_count: usize,
     stopping: CancellationToken,
 }
 
@@ -83,6 +84,7 @@ impl Server {
     /// The system's, when the listener can't be taken over; `InvalidData` if the embedded descriptors are damaged.
     pub fn new(options: ServerOptions) -> std::io::Result<Self> {
         let ServerOptions { task, incarnation, listener, cluster, leader, store, rejoin_timeout, authorize } = options;
+        let tasks_count = cluster.iter().count();
         listener.set_nonblocking(true)?;
         let local_addr = listener.local_addr()?;
         let incoming = TcpIncoming::from(tokio::net::TcpListener::from_std(listener)?).with_nodelay(Some(true));
@@ -118,7 +120,7 @@ impl Server {
         // Health says nothing of ops, which nothing serves yet.
         let service_names = vec![name_of(&cluster), name_of(&variables)];
         routes.add_service(cluster).add_service(variables).add_service(ops);
-        Ok(Server { task, incoming, local_addr, guard, routes, health, service_names, stopping })
+        Ok(Server { task, incoming, local_addr, guard, routes, health, service_names, tasks_count, stopping })
     }
 
     /// The address that it listens on.
@@ -139,7 +141,8 @@ impl Server {
     /// # Cancel safety
     /// Dropping it stops accepting; connections go on until they end. Use `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), tonic::transport::Error> {
-        let Server { task, incoming, local_addr, guard: _, routes, health, service_names, stopping } = self;
+        let Server { task, incoming, local_addr, guard: _, routes, health, service_names, tasks_count, stopping } =
+            self;
         for name in &service_names {
             health.set_service_status(name, ServingStatus::Serving).await;
         }
@@ -154,7 +157,10 @@ impl Server {
             .max_concurrent_streams(CALLS_PER_CONNECTION_MAX)
             .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
             .add_routes(routes.routes())
-            .serve_with_incoming_shutdown(incoming::connections(incoming), stopping.clone().cancelled_owned());
+            .serve_with_incoming_shutdown(
+                incoming::connections(incoming, tasks_count),
+                stopping.clone().cancelled_owned(),
+            );
         tokio::pin!(serve);
         tokio::select! {
             result = &mut serve => return result,

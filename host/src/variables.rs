@@ -24,10 +24,10 @@ mod staging;
 mod store;
 
 pub use blocks::{BLOCK_BYTES, Blocks};
-pub use container::{Container, Payload, Snapshot, Update, VARIABLES_MAX, check_variable, name_some};
+pub use container::{Container, Payload, Snapshot, TryPush, Update, VARIABLES_MAX, check_variable, name_some};
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
 pub use staging::{STAGING, Staging};
-pub use store::{Store, StoreOptions, VariableStatus};
+pub use store::{CONTAINERS_MAX, Store, StoreOptions, VariableStatus};
 
 use crate::tensor::TensorType;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -68,6 +68,18 @@ pub struct VariableRef {
 /// Locks, also after a panic elsewhere: what these locks hold is valid between any two statements.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Values from this size on are dropped on a thread of their own: giving memory back takes the system about 0.1 s for
+/// each GiB, in which a server's threads would answer nobody.
+const DROP_BYTES_MIN: usize = 16 << 20;
+
+/// Drops `value`, which holds about `bytes` bytes, without keeping the caller waiting.
+fn drop_large(bytes: usize, value: impl Send + 'static) {
+    if bytes >= DROP_BYTES_MIN {
+        // Where there is no thread, the value is dropped here with the closure.
+        let _ = std::thread::Builder::new().name("dchost-free".to_owned()).spawn(move || drop(value));
+    }
 }
 
 #[cfg(test)]

@@ -131,6 +131,8 @@ pub fn run(args: &cli::Launch, log: LogConfig, environment: &Environment) -> any
     for warning in &config.settings.warnings {
         tracing::warn!("{warning}");
     }
+    // Each child takes three pipes and a socket here, and inherits the limit.
+    crate::coordinator::descriptors::raise();
     let program = config::program().context("find this program's own file")?;
     Ok(launch(&options(args, config, log, environment, program))?)
 }

@@ -2,7 +2,8 @@
 
 use crate::cli::LogFormat;
 use crate::config::LogConfig;
-use crate::text::is_harmful;
+use crate::text::{escaped, escaped_json};
+use std::borrow::Cow;
 use std::io::{self, Write};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
@@ -26,53 +27,54 @@ where
     let _ = match config.format {
         LogFormat::Text => {
             let builder = builder.with_target(config.verbose > 0);
-            builder.with_writer(Escaped(writer)).finish().try_init()
+            builder.with_writer(Escaped { writer, escape: escaped }).finish().try_init()
         }
-        LogFormat::Json => builder.json().flatten_event(true).with_writer(writer).finish().try_init(),
+        LogFormat::Json => {
+            let writer = Escaped { writer, escape: escaped_json };
+            builder.json().flatten_event(true).with_writer(writer).finish().try_init()
+        }
     };
 }
 
+/// [`escaped`] or [`escaped_json`].
+type Escape = fn(&str) -> Cow<'_, str>;
+
 /// Makes writers that escape control characters.
-struct Escaped<W>(W);
+struct Escaped<W> {
+    writer: W,
+    escape: Escape,
+}
 
 impl<'a, W: MakeWriter<'a>> MakeWriter<'a> for Escaped<W> {
     type Writer = EscapedWriter<W::Writer>;
 
     fn make_writer(&'a self) -> Self::Writer {
-        EscapedWriter(self.0.make_writer())
+        EscapedWriter { writer: self.writer.make_writer(), escape: self.escape }
     }
 
     fn make_writer_for(&'a self, meta: &tracing::Metadata<'_>) -> Self::Writer {
-        EscapedWriter(self.0.make_writer_for(meta))
+        EscapedWriter { writer: self.writer.make_writer_for(meta), escape: self.escape }
     }
 }
 
 /// Escapes control characters, which could forge lines or drive a terminal; the line's end stays.
-struct EscapedWriter<W>(W);
+struct EscapedWriter<W> {
+    writer: W,
+    escape: Escape,
+}
 
 impl<W: Write> Write for EscapedWriter<W> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         // The formatter hands over whole lines of text.
-        self.0.write_all(escape_line(&String::from_utf8_lossy(line)).as_bytes())?;
+        let text = String::from_utf8_lossy(line);
+        let (text, end) = text.strip_suffix('\n').map_or((&*text, ""), |text| (text, "\n"));
+        self.writer.write_all([&*(self.escape)(text), end].concat().as_bytes())?;
         Ok(line.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
+        self.writer.flush()
     }
-}
-
-/// Escapes every control character but tabs and a final line end, and what turns the direction of text.
-fn escape_line(line: &str) -> String {
-    let (text, end) = match line.strip_suffix('\n') {
-        Some(text) => (text, "\n"),
-        None => (line, ""),
-    };
-    let mut escaped = String::with_capacity(line.len());
-    for c in text.chars() {
-        if is_harmful(c) { escaped.extend(c.escape_default()) } else { escaped.push(c) }
-    }
-    escaped + end
 }
 
 #[cfg(test)]
@@ -81,21 +83,17 @@ mod tests {
 
     #[test]
     fn lines_hold_no_raw_control_characters() {
-        for (line, escaped) in [
-            ("plain\ttext ü\n", "plain\ttext ü\n"),
-            ("a\nforged line\n", "a\\nforged line\n"),
-            ("\u{1b}[31mred\r\u{7}", "\\u{1b}[31mred\\r\\u{7}"),
-            ("c1 \u{9b}2J\n", "c1 \\u{9b}2J\n"),
-            ("turned \u{202e}txt\n", "turned \\u{202e}txt\n"),
+        let json = escaped_json as Escape;
+        for (escape, line, expected) in [
+            (escaped as Escape, "plain\ttext ü\n", "plain\ttext ü\n"),
+            (escaped, "a\nforged line\n", "a\\nforged line\n"),
+            (escaped, "\u{1b}[31mred\r\u{7}", "\\u{1b}[31mred\\r\\u{7}"),
+            (escaped, "turned \u{202e}txt\n", "turned \\u{202e}txt\n"),
+            (json, "{\"message\":\"c1 \u{9b}2J\"}\n", "{\"message\":\"c1 \\u009b2J\"}\n"),
         ] {
-            assert_eq!(escape_line(line), escaped);
+            let mut writer = EscapedWriter { writer: Vec::new(), escape };
+            writer.write_all(line.as_bytes()).expect("a vector takes all");
+            assert_eq!(String::from_utf8(writer.writer).expect("text stays text"), expected);
         }
-    }
-
-    #[test]
-    fn writers_report_what_they_took() {
-        let mut writer = EscapedWriter(Vec::new());
-        writer.write_all(b"a\x07b\n").expect("a vector takes all");
-        assert_eq!(writer.0, b"a\\u{7}b\n");
     }
 }

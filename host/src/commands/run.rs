@@ -33,7 +33,6 @@ pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &En
             1 => Level::Debug,
             _ => Level::Trace,
         },
-        color: false,
     });
     output.attach(&console);
     // What worked out differently than meant shows here; the defaults are for who asks.

@@ -1,6 +1,7 @@
 //! The environment as a value, so that what reads it can be tested.
 
 use crate::coordinator::resolve::Fault;
+use crate::text::shown;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -39,7 +40,7 @@ impl Environment {
     pub fn text(&self, name: &str) -> Result<Option<&str>, Fault> {
         let Some(value) = self.variables.get(OsStr::new(name)) else { return Ok(None) };
         value.to_str().map(Some).ok_or_else(|| {
-            let what = format!("is not UTF-8: `{}`", value.to_string_lossy().escape_debug());
+            let what = format!("is not UTF-8: `{}`", shown(&value.to_string_lossy()));
             Fault::new(format!("`{name}`"), what, "set it to text, or unset it")
         })
     }

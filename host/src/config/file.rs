@@ -2,6 +2,7 @@
 
 use super::{KEYS, twin};
 use crate::coordinator::resolve::{Fault, values};
+use crate::text::{LIKENESS_MIN, nearest, shown};
 use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -49,8 +50,8 @@ impl ConfigFile {
                     let mend = format!("give --{key} or {}", twin(key));
                     return Fault::new(&place, format!("`{key}` can't stand in a file, which is read later"), mend);
                 }
-                let near = values::nearest(key, KEYS).map(|near| format!("did you mean `{near}`?"));
-                let what = format!("unknown key `{}`", key.escape_debug());
+                let near = nearest(key, KEYS, LIKENESS_MIN).map(|near| format!("did you mean `{near}`?"));
+                let what = format!("unknown key `{}`", shown(key));
                 Fault::new(&place, what, near.unwrap_or_else(|| "keys are named as the flags are".to_owned()))
             })
             .collect();

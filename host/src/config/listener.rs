@@ -2,6 +2,7 @@
 
 use super::environment::Environment;
 use crate::coordinator::resolve::Fault;
+use crate::text::shown;
 use std::net::TcpListener;
 
 /// Takes the listening socket that systemd, `dchost launch` or a test handed over, if there is one. To be called once,
@@ -21,7 +22,7 @@ pub fn take_listener(environment: &Environment) -> Result<Option<TcpListener>, F
     let mend = "hand over one TCP listening socket as file descriptor 3, or unset it";
     let mut sockets = listenfd::ListenFd::from_env();
     if count.parse::<u32>().is_err() {
-        return Err(Fault::new(place, format!("is `{}`, not a number", count.escape_debug()), mend));
+        return Err(Fault::new(place, format!("is `{}`, not a number", shown(&count)), mend));
     }
     match sockets.len() {
         0 => return Ok(None),

@@ -5,6 +5,7 @@ use super::file::{ConfigFile, read_text};
 use super::twin;
 use crate::coordinator::resolve::values::{self, EnvGrant, ValueError};
 use crate::coordinator::resolve::{Cache, ClusterText, Fault, Origin, Setting};
+use crate::text::shown;
 use std::path::{Path, PathBuf};
 
 /// Reads settings from their layers, and collects what is wrong.
@@ -40,7 +41,7 @@ impl<'a> Reader<'a> {
         for name in environment.names().filter(|name| name.starts_with("DCHOST_") && !twins.iter().any(|t| t == name)) {
             let near = twins.iter().map(|twin| (strsim::levenshtein(name, twin), twin)).min();
             if let Some((1..=TYPO_DISTANCE_MAX, twin)) = near {
-                let name = name.escape_debug();
+                let name = shown(name);
                 self.warnings.push(format!("the variable `{name}` is unknown, did you mean `{twin}`?"));
             }
         }
@@ -172,7 +173,7 @@ impl<'a> Reader<'a> {
                 None => match environment.text(name) {
                     Ok(Some(value)) => Some(value.to_owned()),
                     Ok(None) => {
-                        let what = format!("`{}` is not set here, so it can't be handed over", name.escape_debug());
+                        let what = format!("`{}` is not set here, so it can't be handed over", shown(name));
                         self.faults.push(Fault::new(grants.origin.place("env"), what, "set it, or give NAME=VALUE"));
                         None
                     }

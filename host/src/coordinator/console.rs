@@ -6,20 +6,21 @@
 //! characters before they get here, and an event starts with one.
 
 mod event;
+mod line;
 mod progress;
 mod screen;
-mod text;
 
 pub use event::{EVENT_BYTE, Event};
+pub use line::json_line;
 pub use progress::{Progress, ProgressView};
 pub use screen::{ProgressMode, Screen, Stream};
-pub use text::{escape_controls, json_line};
 
 #[cfg(test)]
 pub(crate) use screen::testing;
 
 use crate::cluster::Task;
 use crate::handles::{Console, Level, Origin};
+use crate::text::{escaped, escaped_json};
 use std::io;
 use std::sync::{Arc, OnceLock};
 
@@ -44,13 +45,11 @@ pub struct ConsoleOptions {
     pub launched: bool,
     /// The least severity of guest log lines that is shown.
     pub level: Level,
-    /// Whether dchost's own log lines may carry colours (they come from the log formatter, never from a guest).
-    pub color: bool,
 }
 
 impl Default for ConsoleOptions {
     fn default() -> Self {
-        ConsoleOptions { task: None, format: LineFormat::Text, launched: false, level: Level::Info, color: false }
+        ConsoleOptions { task: None, format: LineFormat::Text, launched: false, level: Level::Info }
     }
 }
 
@@ -118,7 +117,7 @@ impl ProcessConsole {
             LineFormat::Json => screen.log_line(Stream::Stderr, line(message).into_bytes()),
             LineFormat::Text => {
                 for (index, text) in message.lines().enumerate() {
-                    let text = escape_controls(text, false);
+                    let text = escaped(text);
                     let text = if index == 0 { format!("error: {text}") } else { format!("  {text}") };
                     screen.log_line(Stream::Stderr, line(&text).into_bytes());
                 }
@@ -143,17 +142,17 @@ impl Console for ProcessConsole {
             Origin::Log(level) => (Stream::Stderr, level),
         };
         // The runtime has escaped the text already; a second look costs little and keeps events unforgeable.
-        let text = escape_controls(text, false);
+        let text = escaped(text);
         let line = match (options.format, origin) {
             (LineFormat::Json, _) => json_line(name, level, Some(origin), &text),
-            (LineFormat::Text, Origin::Log(level)) => format!("{prefix}{} {text}", text::level_name(level)),
+            (LineFormat::Text, Origin::Log(level)) => format!("{prefix}{} {text}", line::level_name(level)),
             (LineFormat::Text, _) => format!("{prefix}{text}"),
         };
         screen.line(stream, line.into_bytes());
     }
 
     fn progress(&self, done: u64, total: Option<u64>, note: &str) {
-        self.shared.progress.show(&Progress { done, total, note: escape_controls(note, false).into_owned() });
+        self.shared.progress.show(&Progress { done, total, note: escaped(note).into_owned() });
     }
 }
 
@@ -168,10 +167,9 @@ impl io::Write for LogWriter {
         let Shared { screen, options, name, prefix, .. } = &*self.shared;
         let text = String::from_utf8_lossy(bytes);
         for line in text.lines() {
-            let line = escape_controls(line, options.color);
             let line = match options.format {
-                LineFormat::Json => text::with_task(name, &line),
-                LineFormat::Text => format!("{prefix}{line}"),
+                LineFormat::Json => line::with_task(name, &escaped_json(line)),
+                LineFormat::Text => format!("{prefix}{}", escaped(line)),
             };
             screen.log_line(Stream::Stderr, line.into_bytes());
         }

@@ -25,6 +25,7 @@ use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::coordinator::plan::{Plan, PlanError, PlanInput, plan};
 use crate::runtime::{EngineOptions, Limits};
 use crate::server::guard::check_container;
+use crate::text::{LIKENESS_MIN, did_you_mean, nearest, shown};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -262,9 +263,8 @@ impl Resolver<'_> {
             return None;
         };
         for key in fields.keys().filter(|key| !TF_CONFIG_KEYS.contains(&key.as_str())) {
-            let near = values::nearest(key, TF_CONFIG_KEYS).map(|near| format!(", did you mean `{near}`?"));
-            let near = near.unwrap_or_default();
-            self.warnings.push(format!("{TF_CONFIG} has the unknown key `{}`, ignored{near}", key.escape_debug()));
+            let near = did_you_mean(nearest(key, TF_CONFIG_KEYS, LIKENESS_MIN));
+            self.warnings.push(format!("{TF_CONFIG} has the unknown key `{}`, ignored{near}", shown(key)));
         }
         Some(fields)
     }

@@ -12,6 +12,7 @@ mod standing;
 mod stop;
 
 use super::console::ProcessConsole;
+use super::descriptors;
 use super::local::LocalVariables;
 use super::member::{MemberHandle, SoloJob, refusal_exit_code};
 use super::outcome::{self, Outcome};
@@ -47,9 +48,18 @@ const RUNTIME_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Runs this process's task to its end.
 ///
-/// Blocks the thread; starts its own runtimes, so it must not be called within one. `listener` is a socket that was
-/// handed over, which is used instead of binding one.
+/// Blocks the thread and starts its own runtimes. Within a tokio runtime (a host function, another coordinator's callback)
+/// it does nothing, and says so with [`Exit::Refused`]. `listener` is a socket that was handed over, which is used instead
+/// of binding one.
 pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessConsole) -> Outcome {
+    if Handle::try_current().is_ok() {
+        return Outcome::failed(
+            Exit::Refused,
+            "a coordinator was started from within a tokio runtime, whose threads it would block: start it on a thread of \
+             its own (`std::thread::spawn`), and never from what a run calls",
+        );
+    }
+    descriptors::raise();
     let runtimes = Builder::new_multi_thread().thread_name("control").enable_all().build();
     let (control, guests) = match runtimes.and_then(|control| Ok((control, Guests::start()?))) {
         Ok(runtimes) => runtimes,
@@ -82,7 +92,7 @@ impl Process {
                     Ok(module) => Some(module),
                     Err(outcome) => return outcome,
                 },
-                reason = stop.wait() => return stopped(reason),
+                reason = stop.wait() => return stopped(&reason),
             },
         };
         match self.resolved.plan.runs.as_slice() {
@@ -135,13 +145,13 @@ impl Process {
                 "a server was planned without a task; a bug in dchost, please report it",
             );
         };
-        let standing = match Standing::start(&self.resolved, task, listener, &self.store(), None, None).await {
+        let standing = match Standing::start(&self.resolved, task, listener, &self.store(), None, None, stop).await {
             Ok(standing) => standing,
             Err(outcome) => return outcome,
         };
         let outcome = tokio::select! {
             outcome = standing.joined(&self.resolved) => outcome,
-            reason = stop.wait() => return self.leave(&standing, reason, stopped(reason)).await,
+            reason = stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
         };
         standing.end().await;
         outcome
@@ -158,13 +168,13 @@ impl Process {
     ) -> Outcome {
         let store = self.store();
         let (digest, run) = (Some(module.digest()), Some(context.clone()));
-        let standing = match Standing::start(&self.resolved, task, listener, &store, digest, run).await {
+        let standing = match Standing::start(&self.resolved, task, listener, &store, digest, run, stop).await {
             Ok(standing) => standing,
             Err(outcome) => return outcome,
         };
         let registered = tokio::select! {
             registered = self.register(&standing) => registered,
-            reason = stop.wait() => return self.leave(&standing, reason, stopped(reason)).await,
+            reason = stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
         };
         let registered = match registered {
             Ok(registered) => registered,
@@ -190,7 +200,7 @@ impl Process {
         let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
         let own = match ended {
             Ended::Run(outcome) => outcome,
-            Ended::Stopped(reason, outcome) => return self.leave(&standing, reason, outcome).await,
+            Ended::Stopped(reason, outcome) => return self.leave(&standing, &reason, outcome).await,
         };
         let job_ended = async {
             if let Some(member) = &standing.member {
@@ -200,7 +210,7 @@ impl Process {
         };
         let outcome = tokio::select! {
             outcome = job_ended => outcome,
-            reason = stop.wait() => return self.leave(&standing, reason, stopped(reason)).await,
+            reason = stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
         };
         standing.end().await;
         outcome
@@ -262,13 +272,7 @@ impl Process {
         };
         let options = self.guest_options();
         let ended = guest::run(&self.guests, module, options, handles, interrupt, reach.member.as_ref(), stop).await;
-        match (summary.finish(), ended) {
-            (Err(error), Ended::Run(Outcome { exit: Exit::Done, .. })) => {
-                Ended::Run(Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error))))
-            }
-            // The run's own failure comes first; the summary's was logged when it happened.
-            (_, ended) => ended,
-        }
+        guest::with_summary(ended, &summary, stop).await
     }
 
     fn guest_options(&self) -> GuestOptions {
@@ -292,7 +296,7 @@ impl Process {
     }
 
     /// Tells the leader that the task leaves, and ends what stands here without waiting for others.
-    async fn leave(&self, standing: &Standing, reason: Reason, outcome: Outcome) -> Outcome {
+    async fn leave(&self, standing: &Standing, reason: &Reason, outcome: Outcome) -> Outcome {
         if let Some(member) = &standing.member {
             let _ = timeout(CLOSE_TIMEOUT, member.end(outcome.report(reason.is_leaving()))).await;
         }
@@ -332,6 +336,39 @@ impl Job for WithDefaultTimeout {
     }
 }
 
-fn stopped(reason: Reason) -> Outcome {
+fn stopped(reason: &Reason) -> Outcome {
     Outcome::failed(reason.exit(), reason.text())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::Cli;
+    use crate::config::{Environment, run_settings};
+    use crate::coordinator::console::testing::captured;
+    use crate::coordinator::console::{ConsoleOptions, ProgressMode};
+    use crate::coordinator::resolve::{Purpose, resolve};
+    use clap::Parser as _;
+
+    /// Starts a local run of a file that isn't there, which a run that goes on finds out first.
+    fn start() -> Outcome {
+        let cli = Cli::try_parse_from(["dchost", "--module=/nowhere/m.wasm"]).expect("it parses");
+        let settings = run_settings(&cli.run, &Environment::default(), None);
+        let resolved = resolve(&settings, Purpose::Run).expect("it is a local run");
+        run(resolved, None, ProcessConsole::on(captured(ProgressMode::Lines).screen, ConsoleOptions::default()))
+    }
+
+    #[test]
+    fn a_run_within_a_runtime_is_refused_before_any_effect() {
+        for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
+            let runtime = builder.build().expect("there are threads");
+            let outcome = runtime.block_on(async { start() });
+            let message = outcome.message.unwrap_or_default();
+            assert_eq!(outcome.exit, Exit::Refused);
+            assert!(message.contains("within a tokio runtime") && message.contains("std::thread::spawn"), "{message}");
+            let elsewhere = runtime.block_on(async { std::thread::spawn(start).join() }).expect("it doesn't panic");
+            let message = elsewhere.message.unwrap_or_default();
+            assert!(message.contains("/nowhere/m.wasm"), "a thread of its own is fine: {message}");
+        }
+    }
 }

@@ -12,8 +12,9 @@ use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender};
 use std::sync::{Mutex, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::oneshot;
 
 /// Most different tags of one run: what is kept to recognise them stays below a few MiB.
 pub const TAGS_MAX: usize = 10_000;
@@ -48,7 +49,8 @@ struct State {
 
 struct Writer {
     lines: SyncSender<String>,
-    thread: JoinHandle<Result<(), SummaryError>>,
+    /// What became of the file; comes when the writing thread ends.
+    written: oneshot::Receiver<Result<(), SummaryError>>,
 }
 
 impl SummaryFile {
@@ -75,40 +77,48 @@ impl SummaryFile {
 
     fn writing_to(file: impl Write + Send + 'static, path: PathBuf) -> Result<Self, SummaryError> {
         let (lines, received) = mpsc::sync_channel(QUEUED_LINES_MAX);
+        let (ended, written) = oneshot::channel();
         let at = path.clone();
         // The guest's thread must not wait for a slow disk, and somebody has to flush while the guest computes.
-        let thread = thread::Builder::new()
+        thread::Builder::new()
             .name("summary".to_owned())
             .spawn(move || {
-                write_lines(file, &received).map_err(|source| {
+                let result = write_lines(file, &received).map_err(|source| {
                     let error = SummaryError { path: at, source };
                     tracing::error!("{error}: {}; later values are lost", error.source);
                     error
-                })
+                });
+                // Senders that wait for room are told first.
+                drop(received);
+                // Nobody may wait any more.
+                let _ = ended.send(result);
             })
             .map_err(|source| SummaryError { path, source })?;
-        let state = State { writer: Some(Writer { lines, thread }), ..State::default() };
+        let state = State { writer: Some(Writer { lines, written }), ..State::default() };
         Ok(SummaryFile { state: Mutex::new(state) })
     }
 
-    /// Writes what is left and closes the file. Later values are dropped; a second call finds nothing to do.
+    /// Writes what is left and closes the file; takes as long as the disk does. Later values are dropped; a second call finds
+    /// nothing to do.
     ///
     /// # Errors
     /// A write failed, now or earlier (then it was logged once when it happened).
-    pub fn finish(&self) -> Result<(), SummaryError> {
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the writing to its thread; nobody hears how it went.
+    pub async fn finish(&self) -> Result<(), SummaryError> {
         let writer = self.state.lock().unwrap_or_else(PoisonError::into_inner).writer.take();
-        let Some(Writer { lines, thread }) = writer else { return Ok(()) };
+        let Some(Writer { lines, written }) = writer else { return Ok(()) };
         drop(lines);
-        // The writing thread has no code that panics; should it, the panic belongs to whoever waits for it.
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        // The writing thread has no code that panics; should it, nothing more is known.
+        written.await.unwrap_or(Ok(()))
     }
-}
 
-impl Summary for SummaryFile {
-    fn scalar(&self, tag: &str, step: u64, value: f64) {
+    /// Whether and where a value goes: bounds tags.
+    fn admit(&self, tag: &str) -> Option<SyncSender<String>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
-        let Some(writer) = &state.writer else { return };
+        let writer = state.writer.as_ref()?;
         if tag.len() > TAG_BYTES_MAX {
             if !std::mem::replace(&mut state.warned_long, true) {
                 tracing::warn!(
@@ -116,7 +126,7 @@ impl Summary for SummaryFile {
                     tag.len()
                 );
             }
-            return;
+            return None;
         }
         if !state.tags.contains(tag) {
             if state.tags.len() >= TAGS_MAX {
@@ -125,12 +135,20 @@ impl Summary for SummaryFile {
                         "dropped values of summary tag `{tag}`: a run has at most {TAGS_MAX} different tags"
                     );
                 }
-                return;
+                return None;
             }
             state.tags.insert(tag.to_owned());
         }
+        Some(writer.lines.clone())
+    }
+}
+
+impl Summary for SummaryFile {
+    fn scalar(&self, tag: &str, step: u64, value: f64) {
+        // Without the lock: a guest may have to wait here for the disk, and nobody for the guest.
+        let Some(lines) = self.admit(tag) else { return };
         // A failed writer has gone and has said why; its error comes out of `finish`.
-        let _ = writer.lines.send(as_line(tag, step, value, SystemTime::now()));
+        let _ = lines.send(as_line(tag, step, value, SystemTime::now()));
     }
 }
 
@@ -210,8 +228,8 @@ mod tests {
         text.lines().map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
     }
 
-    #[test]
-    fn scalars_are_json_lines_in_the_tasks_own_file() {
+    #[tokio::test]
+    async fn scalars_are_json_lines_in_the_tasks_own_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let deep = dir.path().join("runs/7");
         let summary =
@@ -220,9 +238,9 @@ mod tests {
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             summary.scalar("a \"tag\"", u64::MAX, value);
         }
-        summary.finish().expect("written");
+        summary.finish().await.expect("written");
         summary.scalar("loss", 2, 0.5);
-        summary.finish().expect("a second end finds nothing to do");
+        summary.finish().await.expect("a second end finds nothing to do");
 
         let lines = lines(&deep.join("worker-0.jsonl"));
         let values: Vec<_> = lines.iter().map(|line| (&line["tag"], &line["step"], &line["value"])).collect();
@@ -236,33 +254,33 @@ mod tests {
         assert!(lines.iter().all(|line| line["wall_time"].as_f64().is_some_and(|time| time > 1.6e9)));
     }
 
-    #[test]
-    fn only_who_should_save_saves() {
+    #[tokio::test]
+    async fn only_who_should_save_saves() {
         let dir = tempfile::tempdir().expect("a directory");
         for (given, is_chief) in [(None, true), (Some(dir.path()), false)] {
             let summary = SummaryFile::open(given, &context(None, is_chief)).expect("nothing to open");
             summary.scalar("loss", 0, 1.0);
-            summary.finish().expect("nothing to write");
+            summary.finish().await.expect("nothing to write");
         }
         assert_eq!(fs::read_dir(dir.path()).expect("it is there").count(), 0);
     }
 
-    #[test]
-    fn a_torn_last_line_of_an_earlier_run_stays_alone() {
+    #[tokio::test]
+    async fn a_torn_last_line_of_an_earlier_run_stays_alone() {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("local.jsonl");
         fs::write(&path, "{\"step\":1}\n{\"st").expect("write");
         let summary = SummaryFile::open(Some(dir.path()), &context(None, true)).expect("open");
         summary.scalar("loss", 2, 1.0);
-        summary.finish().expect("written");
+        summary.finish().await.expect("written");
         let text = fs::read_to_string(&path).expect("read");
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[..2], ["{\"step\":1}", "{\"st"]);
         assert!(lines[2].starts_with("{\"step\":2,"), "{text}");
     }
 
-    #[test]
-    fn tags_are_bounded_in_length_and_number() {
+    #[tokio::test]
+    async fn tags_are_bounded_in_length_and_number() {
         let dir = tempfile::tempdir().expect("a directory");
         let summary = SummaryFile::open(Some(dir.path()), &context(None, true)).expect("open");
         summary.scalar(&"x".repeat(TAG_BYTES_MAX + 1), 0, 0.0);
@@ -270,7 +288,7 @@ mod tests {
             summary.scalar(&format!("tag{count}"), 0, 0.0);
         }
         summary.scalar("tag0", 1, 0.0);
-        summary.finish().expect("written");
+        summary.finish().await.expect("written");
         let lines = lines(&dir.path().join("local.jsonl"));
         assert_eq!(lines.len(), TAGS_MAX + 1);
         assert_eq!(lines[TAGS_MAX]["tag"], "tag0", "known tags go on");
@@ -301,14 +319,72 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_full_disk_fails_the_end_and_never_blocks_the_guest() {
+    #[tokio::test]
+    async fn a_full_disk_fails_the_end_and_never_blocks_the_guest() {
         let summary = SummaryFile::writing_to(FullDisk(20_000), PathBuf::from("full.jsonl")).expect("a thread");
         for step in 0..3 * QUEUED_LINES_MAX as u64 {
             summary.scalar("loss", step, 0.5);
         }
-        let error = summary.finish().expect_err("the disk is full");
+        let error = summary.finish().await.expect_err("the disk is full");
         assert_eq!(error.source.kind(), io::ErrorKind::StorageFull);
         assert!(error.to_string().contains("full.jsonl"), "{error}");
+    }
+
+    /// Aim: a guest that waits for a hung disk keeps nobody else waiting.
+    #[tokio::test(start_paused = true)]
+    async fn a_waiting_guest_does_not_hold_up_the_end() {
+        let testing::HungDisk { summary, release } = testing::hung();
+        let summary = std::sync::Arc::new(summary);
+        let (sent, count) = mpsc::channel();
+        let guest = thread::spawn({
+            let summary = summary.clone();
+            move || {
+                for step in 0..3 * QUEUED_LINES_MAX as u64 {
+                    summary.scalar("loss", step, 0.5);
+                    let _ = sent.send(());
+                }
+            }
+        });
+        for _ in 0..QUEUED_LINES_MAX {
+            count.recv_timeout(Duration::from_secs(60)).expect("there is room for as many");
+        }
+        let finish = tokio::time::timeout(Duration::from_secs(1), summary.finish()).await;
+        assert!(finish.is_err(), "the disk hangs, but this test goes on");
+        drop(release);
+        guest.join().expect("it goes on when the disk does");
+    }
+}
+
+/// A disk that hangs.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::*;
+
+    /// A summary file whose writes wait.
+    pub(crate) struct HungDisk {
+        pub(crate) summary: SummaryFile,
+        /// Dropped, it lets writes go on.
+        pub(crate) release: mpsc::Sender<()>,
+    }
+
+    struct Waits(Receiver<()>);
+
+    impl Write for Waits {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // It ends when the other end is dropped; nothing is ever sent.
+            let _ = self.0.recv();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Makes the file of a disk that hangs.
+    pub(crate) fn hung() -> HungDisk {
+        let (release, waits) = mpsc::channel();
+        let summary = SummaryFile::writing_to(Waits(waits), PathBuf::from("hung.jsonl")).expect("a thread");
+        HungDisk { summary, release }
     }
 }

@@ -4,8 +4,9 @@ use super::row::{Challenger, Row};
 use super::{ConnectionId, Effect, FIRST_PROBE, Lifetime, Phase, peer_failed};
 use crate::attend::{AttendError, Cause, LeaderEvent, Mode, Registered, Registration, TaskState};
 use crate::cluster::{Task, TaskType};
-use crate::error::{Error, ErrorCode, shown};
+use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
+use crate::text::shown;
 use std::time::Instant;
 
 impl Lifetime {

@@ -3,6 +3,7 @@
 use super::bindings::WorkerPre;
 use super::engine::EngineInner;
 use super::state::State;
+use crate::text::{did_you_mean, nearest, shown};
 use std::collections::BTreeMap;
 use std::fmt;
 use wasmtime::component::types::{ComponentFunc, ComponentItem};
@@ -21,8 +22,11 @@ const INTERFACES: [&str; 8] = ["types", "worker-context", "pending", "variables"
 const WASI_PACKAGES: [&str; 6] =
     ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
 
-/// How alike a name must be to be suggested, from 0 to 1.
-const SUGGESTION_SIMILARITY_MIN: f64 = 0.8;
+/// How alike a name must be to be suggested, from 0 to 1: names of interfaces share much anyway.
+const SUGGESTION_LIKENESS_MIN: f64 = 0.8;
+
+/// Names that are listed in one problem.
+const LISTED_MAX: usize = 16;
 
 /// Problems that are listed; more say nothing new.
 const PROBLEMS_MAX: usize = 64;
@@ -158,7 +162,7 @@ fn missing_entry(entries: &[String], exports: &BTreeMap<String, ComponentItem>) 
     if names.is_empty() {
         return format!("{missing}; it exports nothing: mark the entry with `#[worker_fn]`");
     }
-    format!("{missing}; it exports {}{}", list(&names), nearest(ENTRY, names.iter().copied()))
+    format!("{missing}; it exports {}{}", list(&names), suggestion(ENTRY, names.iter().copied()))
 }
 
 fn version_fits(name: &str) -> bool {
@@ -288,7 +292,7 @@ fn import_problem(engine: &EngineInner, component: &Component, name: &str, text:
         if !INTERFACES.contains(&parsed.interface) {
             return format!(
                 "unknown import  `{name}`: dchost:worker has no such interface{}",
-                nearest(parsed.interface, INTERFACES)
+                suggestion(parsed.interface, INTERFACES)
             );
         }
         if parsed.release() != Some(VERSION) {
@@ -344,26 +348,34 @@ fn mismatch(engine: &EngineInner, component: &Component, name: &str, text: &str)
 }
 
 /// The nearest of `names`, as the end of a sentence.
-fn nearest<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> String {
-    names
-        .into_iter()
-        .map(|name| (strsim::jaro_winkler(wanted, name), name))
-        .filter(|(similarity, _)| *similarity >= SUGGESTION_SIMILARITY_MIN)
-        .max_by(|one, other| one.0.total_cmp(&other.0))
-        .map(|(_, name)| format!(", did you mean `{name}`?"))
-        .unwrap_or_default()
+fn suggestion<'a>(wanted: &str, names: impl IntoIterator<Item = &'a str>) -> String {
+    did_you_mean(nearest(wanted, names, SUGGESTION_LIKENESS_MIN))
 }
 
+/// Names of the component's own making: it may have any number, of any length.
 fn list(names: &[&str]) -> String {
     if names.is_empty() {
         return "nothing".to_owned();
     }
-    names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+    let listed = names.iter().take(LISTED_MAX).map(|name| format!("`{}`", shown(name)));
+    let listed = listed.collect::<Vec<_>>().join(", ");
+    match names.len().saturating_sub(LISTED_MAX) {
+        0 => listed,
+        more => format!("{listed} and {more} more"),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_are_bounded_in_number_and_length() {
+        assert_eq!((list(&[]), list(&["a", "b"])), ("nothing".to_owned(), "`a`, `b`".to_owned()));
+        let long = "x".repeat(1 << 20);
+        let text = list(&vec![long.as_str(); 1000]);
+        assert!(text.len() < 5000 && text.ends_with(" and 984 more"), "{} bytes", text.len());
+    }
 
     #[test]
     fn interface_names_are_taken_apart() {

@@ -7,6 +7,7 @@ use super::fit::{self, Misfit};
 use super::limits::{Limits, mib};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
+use crate::text::{did_you_mean, nearest};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -20,8 +21,8 @@ use wasmtime::component::Component;
 /// Bytes of a page of wasm memory.
 const WASM_PAGE_BYTES: u64 = 64 << 10;
 
-/// How alike a file's name must be to be suggested, from 0 to 1.
-const SUGGESTION_SIMILARITY_MIN: f64 = 0.75;
+/// How alike a file's name must be to be suggested, from 0 to 1: a directory may hold many.
+const SUGGESTION_LIKENESS_MIN: f64 = 0.75;
 
 /// Entries of a directory that are looked through for a suggestion.
 const SUGGESTION_ENTRIES_MAX: usize = 10_000;
@@ -220,10 +221,6 @@ pub enum LoadError {
     },
 }
 
-fn did_you_mean(suggestion: Option<&str>) -> String {
-    suggestion.map(|name| format!(", did you mean `{name}`?")).unwrap_or_default()
-}
-
 fn damage_hint(reason: &str) -> &'static str {
     if reason.contains("unexpected end") || reason.contains("out of bounds") || reason.contains("extends past") {
         "; it seems truncated, copy or build it again"
@@ -295,14 +292,10 @@ fn suggest(path: &Path) -> Option<String> {
     let wanted = path.file_name()?.to_str()?;
     let dir =
         path.parent().filter(|dir| !dir.as_os_str().is_empty()).map_or_else(|| PathBuf::from("."), Path::to_owned);
-    std::fs::read_dir(dir)
-        .ok()?
-        .take(SUGGESTION_ENTRIES_MAX)
-        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-        .map(|name| (strsim::jaro_winkler(wanted, &name), name))
-        .filter(|(similarity, _)| *similarity >= SUGGESTION_SIMILARITY_MIN)
-        .max_by(|one, other| one.0.total_cmp(&other.0))
-        .map(|(_, name)| path.with_file_name(name).display().to_string())
+    let entries = std::fs::read_dir(dir).ok()?.take(SUGGESTION_ENTRIES_MAX);
+    let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let near = nearest(wanted, names, SUGGESTION_LIKENESS_MIN)?;
+    Some(path.with_file_name(near).display().to_string())
 }
 
 /// Checks, compiles and links on a thread of its own: a hostile component must not hold an executor, and its thread must

@@ -4,7 +4,7 @@ mod budget;
 
 use super::limits::Limits;
 use crate::handles::{Console, Level, Origin};
-use crate::text::is_harmful;
+use crate::text::{escape, truncated};
 use budget::Budget;
 use bytes::Bytes;
 use std::collections::VecDeque;
@@ -252,36 +252,6 @@ impl AsyncWrite for Sink {
     fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<std::io::Result<()>> {
         Poll::Ready(Ok(()))
     }
-}
-
-/// The beginning of `text`, at most `bytes_max` bytes, cut between characters.
-pub(super) fn truncated(text: &str, bytes_max: usize) -> &str {
-    &text[..text.floor_char_boundary(bytes_max)]
-}
-
-/// Makes guest text harmless for terminals and logs: control characters but tab, what turns the direction of text, and
-/// bytes that are no UTF-8 show as escapes.
-pub(super) fn escape(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for chunk in bytes.utf8_chunks() {
-        for character in chunk.valid().chars() {
-            if !is_harmful(character) {
-                text.push(character);
-            } else {
-                text.extend(character.escape_default());
-            }
-        }
-        for byte in chunk.invalid() {
-            // Writing to a string can't fail.
-            let _ = write!(text, "\\x{byte:02x}");
-        }
-    }
-    text
-}
-
-/// As [`escape`], but keeps line ends: for a message that is shown as a block.
-pub(super) fn escape_block(text: &str) -> String {
-    text.lines().map(|line| escape(line.as_bytes())).collect::<Vec<_>>().join("\n")
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use super::bindings::wit::summary;
 use super::lift::shadowed;
-use super::output::{escape, truncated};
 use super::state::State;
 use crate::handles::TAG_BYTES_MAX;
+use crate::text::{escaped, truncated};
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, WasmStr};
 
@@ -13,7 +13,7 @@ const NOTE_BYTES_MAX: usize = 256;
 
 /// Makes a text harmless, and cuts what it is then: escapes are longer than what they stand for.
 fn shortened(text: &str, bytes_max: usize) -> String {
-    let escaped = escape(truncated(text, bytes_max).as_bytes());
+    let escaped = escaped(truncated(text, bytes_max));
     truncated(&escaped, bytes_max).to_owned()
 }
 

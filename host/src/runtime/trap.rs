@@ -1,6 +1,6 @@
 //! How a trap is told: the guest's last words, the kind of trap in words, and frames that a person can read.
 
-use super::output::{escape, escape_block};
+use crate::text::{escape_block, escaped, truncated};
 use std::fmt::Write as _;
 use wasmtime::{FrameInfo, Trap, WasmBacktrace};
 
@@ -102,7 +102,7 @@ fn frames(error: &wasmtime::Error) -> Vec<Frame> {
 fn symbols(frame: &FrameInfo) -> Vec<Frame> {
     let name = |name: &str| {
         let name = format!("{:#}", rustc_demangle::demangle(name));
-        escape(super::output::truncated(&name, NAME_BYTES_MAX).as_bytes())
+        escaped(truncated(&name, NAME_BYTES_MAX)).into_owned()
     };
     if frame.symbols().is_empty() {
         return vec![Frame { name: frame.func_name().map(name), place: None }];
@@ -113,8 +113,8 @@ fn symbols(frame: &FrameInfo) -> Vec<Frame> {
         .map(|symbol| Frame {
             name: symbol.name().or(frame.func_name()).map(name),
             place: symbol.file().map(|file| match symbol.line() {
-                Some(line) => format!("{}:{line}", escape(file.as_bytes())),
-                None => escape(file.as_bytes()),
+                Some(line) => format!("{}:{line}", escaped(file)),
+                None => escaped(file).into_owned(),
             }),
         })
         .collect()

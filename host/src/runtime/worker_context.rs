@@ -5,6 +5,7 @@ use super::calls::{CallKind, HostError};
 use super::lift::{Answer, answer, shadowed, text};
 use super::state::State;
 use crate::ids::check_name;
+use crate::text::shown;
 use std::time::Duration;
 use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, WasmStr};
@@ -82,7 +83,7 @@ pub(super) fn add_in_place(linker: &mut Linker<State>) -> wasmtime::Result<()> {
                     Ok(name) => name,
                     Err(error) => return answer(Err(error)),
                 };
-                let label = format!("barrier `{name}`");
+                let label = format!("barrier `{}`", shown(&name));
                 let waited = job.barrier(&name, timeout.map(Duration::from_millis));
                 answer(calls.wait(CallKind::Barrier, label, waited).await)
             })

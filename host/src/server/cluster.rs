@@ -9,12 +9,13 @@ use crate::lifetime::RowStatus;
 use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
 use crate::server::leader::{LeaderHandle, LeaderStatus};
-use crate::server::session::Lease;
+use crate::server::session::{Lease, SessionRow};
 use crate::variables::{Store, VariableStatus};
 use crate::wire::attend::{
     event_to_wire, message_from_wire, registered_to_wire, registration_from_wire, state_to_wire,
 };
 use crate::wire::header::{missing, response_header};
+use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1;
 use crate::wire::v1::cluster_server;
 use std::sync::Arc;
@@ -29,8 +30,8 @@ use tonic::{Request, Response, Status, Streaming};
 /// notice a dead connection earlier; this is for a peer whose connection answers while its client doesn't.
 const SESSION_SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// Most variables in one status, so that it stays within a message; names are at most 256 bytes.
-const STATUS_VARIABLES_MAX: usize = 10_000;
+/// Most bytes of the rows of one status, so that it stays within a message of 4 MiB with what else is in it.
+const STATUS_BYTES_MAX: usize = MESSAGE_BYTES_MAX - (64 << 10);
 
 /// Events that wait for a slow connection.
 const EVENTS_QUEUED: usize = 64;
@@ -163,28 +164,25 @@ impl cluster_server::Cluster for ClusterService {
         if brief {
             return Ok(Response::new(response));
         }
+        let mut budget = STATUS_BYTES_MAX;
         if let Some(leader) = &self.leader
             && let Some(status) = (leader.status)().await
         {
             response.attempt = Some(status.attempt.into());
-            response.task = status.rows.into_iter().map(task_status).collect();
-            response.barrier = status.barriers.into_iter().map(|row| barrier_status(&container, row)).collect();
+            let tasks = status.rows.into_iter().map(task_status);
+            (response.task, response.tasks_left_out) = within(&mut budget, 2, tasks);
+            let barriers = status.barriers.into_iter().map(|row| barrier_status(&container, row));
+            (response.barrier, response.barriers_left_out) = within(&mut budget, 2, barriers);
         }
-        let variables = self.store.statuses();
-        response.variables_left_out = variables.len().saturating_sub(STATUS_VARIABLES_MAX) as u64;
-        response.variable = variables.into_iter().take(STATUS_VARIABLES_MAX).map(variable_status).collect();
-        response.session = self
-            .guard
-            .sessions()
-            .list()
-            .into_iter()
-            .map(|row| v1::SessionStatus {
-                caller: Some(v1::Caller { task: row.caller.task.map(Into::into), run_id: row.caller.run_id.0 }),
-                container: row.caller.container,
-                since_ms: milliseconds(row.age),
-                op_instances: 0,
-            })
-            .collect();
+        let sessions = self.guard.sessions().list().into_iter().map(session_status);
+        (response.session, response.sessions_left_out) = within(&mut budget, 2, sessions);
+        let store = self.store.clone();
+        // A variable that is being written makes a listing wait.
+        let variables = tokio::task::spawn_blocking(move || store.statuses()).await;
+        let variables = variables
+            .map_err(|error| Error::new(ErrorCode::Internal, format!("listing the variables ended early: {error}")))?;
+        let variables = variables.into_iter().map(variable_status);
+        (response.variable, response.variables_left_out) = within(&mut budget, 1, variables);
         Ok(Response::new(response))
     }
 
@@ -279,6 +277,34 @@ async fn hold(
     }
 }
 
+/// The first rows that fit into one `share`th of `budget` bytes, from which they are taken, and how many are left out.
+fn within<T: prost::Message>(
+    budget: &mut usize,
+    share: usize,
+    rows: impl ExactSizeIterator<Item = T>,
+) -> (Vec<T>, u64) {
+    // Of the field: its tag and the length of the row.
+    const FIELD_BYTES_MAX: usize = 6;
+    let (count, mut room, mut listed) = (rows.len(), *budget / share, Vec::new());
+    for row in rows {
+        let Some(rest) = room.checked_sub(row.encoded_len() + FIELD_BYTES_MAX) else { break };
+        *budget -= room - rest;
+        room = rest;
+        listed.push(row);
+    }
+    let left_out = (count - listed.len()) as u64;
+    (listed, left_out)
+}
+
+fn session_status(row: SessionRow) -> v1::SessionStatus {
+    v1::SessionStatus {
+        caller: Some(v1::Caller { task: row.caller.task.map(Into::into), run_id: row.caller.run_id.0 }),
+        container: row.caller.container,
+        since_ms: milliseconds(row.age),
+        op_instances: 0,
+    }
+}
+
 fn task_status(row: RowStatus) -> v1::TaskStatus {
     v1::TaskStatus {
         task: Some(row.task.into()),
@@ -308,4 +334,29 @@ fn variable_status(row: VariableStatus) -> v1::VariableStatus {
 
 fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message as _;
+
+    /// Aim: no status is too large to be received, whatever its rows hold, and none hides that something is missing.
+    #[test]
+    fn status_stays_within_a_message_and_counts_what_is_left_out() {
+        let tasks = vec![v1::TaskStatus { message: "x".repeat(4096), ..Default::default() }; 2000];
+        let sessions = vec![v1::SessionStatus { container: "c".repeat(63), ..Default::default() }; 4096];
+        let variables = vec![v1::VariableStatus { name: "v".repeat(256), bytes: 1, ..Default::default() }; 100_000];
+        let mut budget = STATUS_BYTES_MAX;
+        let mut response = v1::GetStatusResponse::default();
+        (response.task, response.tasks_left_out) = within(&mut budget, 2, tasks.into_iter());
+        (response.session, response.sessions_left_out) = within(&mut budget, 2, sessions.into_iter());
+        (response.variable, response.variables_left_out) = within(&mut budget, 1, variables.into_iter());
+        assert!(response.encoded_len() <= MESSAGE_BYTES_MAX, "{} bytes", response.encoded_len());
+        assert!(response.encoded_len() > MESSAGE_BYTES_MAX * 9 / 10, "room is used: {} bytes", response.encoded_len());
+        assert_eq!(response.task.len() as u64 + response.tasks_left_out, 2000);
+        assert_eq!((response.session.len(), response.sessions_left_out), (4096, 0));
+        assert_eq!(response.variable.len() as u64 + response.variables_left_out, 100_000);
+        assert!(response.variables_left_out > 0 && response.tasks_left_out > 0);
+    }
 }

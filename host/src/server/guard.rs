@@ -5,11 +5,13 @@
 
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
-use crate::ids::{Attempt, Caller, Incarnation};
+use crate::ids::{Attempt, AttemptGate, AttemptOrder, Caller, Incarnation};
 use crate::server::session::{SESSIONS_MAX, SessionCall, Sessions};
+use crate::text::shown_within;
+use crate::variables::CONTAINERS_MAX;
 use crate::wire::header::{Header, SESSION, missing};
 use crate::wire::v1;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio_util::sync::CancellationToken;
@@ -17,12 +19,8 @@ use tokio_util::sync::CancellationToken;
 /// Longest container name, in bytes: it becomes a label and a part of file names.
 pub const CONTAINER_BYTES_MAX: usize = 63;
 
-/// Most containers whose attempt is remembered; a caller makes one by naming it. As many as there may be sessions, so that
-/// containers in use always have room.
-const CONTAINERS_MAX: usize = SESSIONS_MAX + 1;
-
-/// Leader incarnations that are remembered as retired, for each container; restarts are minutes apart, stragglers seconds.
-const RETIRED_MAX: usize = 64;
+/// Containers in use always have room in the memory of attempts: a caller makes one by naming it, but uses it by a session.
+const _: () = assert!(CONTAINERS_MAX > SESSIONS_MAX);
 
 /// Every rpc of `dchost.v1`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -215,11 +213,9 @@ struct Attempts {
 
 /// The attempt that a container is in.
 struct ContainerAttempt {
-    current: Attempt,
-    /// Whether this process heard of it from its leader, or leads itself; then no caller can bring another one.
+    gate: AttemptGate,
+    /// Whether this process heard of the present attempt from its leader, or leads itself; then no caller can bring another one.
     confirmed: bool,
-    /// Leaders that were followed by another: their stragglers must not bring an old attempt back.
-    retired: VecDeque<Incarnation>,
 }
 
 impl Guard {
@@ -319,46 +315,36 @@ impl Guard {
                     format!("{} has {CONTAINERS_MAX} containers in use already", self.inner.task),
                 ));
             }
-            containers.insert(
-                container.to_owned(),
-                ContainerAttempt { current: attempt, confirmed, retired: VecDeque::new() },
-            );
+            containers.insert(container.to_owned(), ContainerAttempt { gate: AttemptGate::new(attempt), confirmed });
             return Ok(());
         };
-        if state.current == attempt {
-            state.confirmed |= confirmed;
-            return Ok(());
-        }
-        let over = if attempt.leader == state.current.leader {
-            attempt.number < state.current.number
-        } else {
-            state.retired.contains(&attempt.leader)
-        };
-        if over {
-            return Err(Error::new(
-                ErrorCode::Aborted,
-                format!(
-                    "attempt {} of leader `{}` is over, container `{container}` of {} is in attempt {} of leader `{}`",
-                    attempt.number, attempt.leader, self.inner.task, state.current.number, state.current.leader
-                ),
-            ));
+        let current = state.gate.current();
+        match state.gate.order(attempt) {
+            AttemptOrder::Same => {
+                state.confirmed |= confirmed;
+                return Ok(());
+            }
+            AttemptOrder::Over => {
+                return Err(Error::new(
+                    ErrorCode::Aborted,
+                    format!(
+                        "attempt {} of leader `{}` is over, container `{container}` of {} is in attempt {} of leader `{}`",
+                        attempt.number, attempt.leader, self.inner.task, current.number, current.leader
+                    ),
+                ));
+            }
+            AttemptOrder::Newer => {}
         }
         if state.confirmed && !confirmed {
             let message = format!(
                 "{} has not heard of attempt {} of leader `{}` from its own leader `{}` in container `{container}`",
-                self.inner.task, attempt.number, attempt.leader, state.current.leader
+                self.inner.task, attempt.number, attempt.leader, current.leader
             );
             return Err(Error::new(ErrorCode::Unavailable, message).with_tasks([self.inner.task]));
         }
         state.confirmed = confirmed;
-        if attempt.leader != state.current.leader {
-            if state.retired.len() == RETIRED_MAX {
-                state.retired.pop_front();
-            }
-            state.retired.push_back(state.current.leader);
-        }
         tracing::info!(container, attempt = attempt.number, leader = %attempt.leader, "new attempt, earlier one is dropped");
-        state.current = attempt;
+        state.gate.advance(attempt);
         self.inner.sessions.end_earlier_attempts(container, attempt);
         for subscriber in subscribers {
             subscriber(container, attempt);
@@ -368,7 +354,7 @@ impl Guard {
 
     /// The attempt that a container is in, as far as this server has seen one.
     pub fn attempt(&self, container: &str) -> Option<Attempt> {
-        self.lock().containers.get(container).map(|state| state.current)
+        self.lock().containers.get(container).map(|state| state.gate.current())
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Attempts> {
@@ -399,7 +385,7 @@ pub fn check_container(container: &str) -> Result<()> {
         ErrorCode::InvalidArgument,
         format!(
             "container name `{}` must be 1 to {CONTAINER_BYTES_MAX} letters, digits, `-`, `_` or `.`, beginning with a letter or digit",
-            container.chars().take(CONTAINER_BYTES_MAX + 1).collect::<String>().escape_debug()
+            shown_within(container, CONTAINER_BYTES_MAX + 1)
         ),
     ))
 }

@@ -1,5 +1,6 @@
 //! Connections as the server takes them: bounded in number, and cut when they never begin to speak HTTP/2.
 
+use rustix::process::{Resource, getrlimit};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,12 +9,18 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep};
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 
 /// Most connections at once: each task of a cluster keeps three, so that this is a cluster of more than a thousand.
 const CONNECTIONS_MAX: usize = 4096;
+
+/// Descriptors that are left to everything else: files, the process's own connections, what its guest opens.
+const DESCRIPTORS_RESERVED: u64 = 256;
+
+/// Connections that each task of a cluster keeps to a server that it uses.
+const CONNECTIONS_PER_TASK: usize = 3;
 
 /// How long a new connection may take to send the preface of HTTP/2. A client sends it at once.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
@@ -21,46 +28,118 @@ const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause after a connection that could not be taken.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
+/// How often the same trouble is told.
+const TOLD_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Bytes of the preface (RFC 9113, section 3.4).
 const PREFACE_BYTES: usize = 24;
 
-/// The server's connections. One beyond the limit is closed at once, and said so.
-pub(super) fn connections(incoming: TcpIncoming) -> impl Stream<Item = io::Result<Connection>> {
-    bounded(incoming, CONNECTIONS_MAX, PREFACE_TIMEOUT)
+/// The connections of a server in a cluster of `tasks_count` tasks. One beyond the limit is closed at once, and said so.
+///
+/// There is no error in the stream: the transport would end the server at one.
+pub(super) fn connections(incoming: TcpIncoming, tasks_count: usize) -> impl Stream<Item = io::Result<Connection>> {
+    let descriptors = getrlimit(Resource::Nofile).current;
+    let connections_max = connections_max(descriptors);
+    let needed = tasks_count.saturating_mul(CONNECTIONS_PER_TASK);
+    if connections_max < needed.min(CONNECTIONS_MAX) {
+        tracing::warn!(
+            "this process may open {} files, so that its server takes {connections_max} connections, but {tasks_count} \
+             tasks keep up to {needed}; raise the limit (`ulimit -n`)",
+            descriptors.unwrap_or(u64::MAX)
+        );
+    }
+    bounded(incoming, connections_max, PREFACE_TIMEOUT)
 }
 
-fn bounded(
-    incoming: impl Stream<Item = io::Result<TcpStream>>,
+/// How many connections a process may take that may have `descriptors` open; none: any number.
+fn connections_max(descriptors: Option<u64>) -> usize {
+    let Some(descriptors) = descriptors else { return CONNECTIONS_MAX };
+    let allowed = descriptors.saturating_sub(DESCRIPTORS_RESERVED).max(descriptors / 2);
+    usize::try_from(allowed).unwrap_or(CONNECTIONS_MAX).clamp(1, CONNECTIONS_MAX)
+}
+
+fn bounded<S>(
+    incoming: impl Stream<Item = io::Result<S>>,
     connections_max: usize,
     preface_timeout: Duration,
-) -> impl Stream<Item = io::Result<Connection>> {
+) -> impl Stream<Item = io::Result<Connection<S>>> {
     let room = Arc::new(Semaphore::new(connections_max));
-    let incoming = incoming.then(async |accepted| {
-        if let Err(error) = &accepted {
-            tracing::warn!("can't take a connection: {error}");
-            // Out of file descriptors, say: the transport would ask again at once, and for ever.
-            sleep(ACCEPT_PAUSE).await;
+    let (mut errors, mut refusals) = (Trouble::default(), Trouble::default());
+    let connections = incoming.then(move |accepted| {
+        let (connection, pause) = match accepted {
+            Ok(stream) => match room.clone().try_acquire_owned() {
+                Ok(permit) => {
+                    let preface = Preface { missing: PREFACE_BYTES, deadline: Box::pin(sleep(preface_timeout)) };
+                    (Some(Connection { stream, preface: Some(preface), _permit: permit }), false)
+                }
+                Err(_) => {
+                    if let Some(times) = refusals.tell(Instant::now()) {
+                        tracing::warn!(
+                            times,
+                            "closed a new connection: {connections_max} are open, the most that this server takes"
+                        );
+                    }
+                    (None, false)
+                }
+            },
+            Err(error) => {
+                if let Some(times) = errors.tell(Instant::now()) {
+                    tracing::warn!(times, "can't take a connection, trying again: {error}{}", mend(&error));
+                }
+                (None, !is_of_one_connection(&error))
+            }
+        };
+        async move {
+            if pause {
+                // Out of descriptors or memory: the connection still waits, and asking at once would be asking for ever.
+                sleep(ACCEPT_PAUSE).await;
+            }
+            connection
         }
-        accepted
     });
-    incoming.filter_map(move |accepted| {
-        let stream = match accepted {
-            Ok(stream) => stream,
-            Err(error) => return Some(Err(error)),
-        };
-        let Ok(permit) = room.clone().try_acquire_owned() else {
-            tracing::warn!("closed a new connection: {connections_max} are open, the most that this server takes");
+    connections.filter_map(|connection| connection.map(Ok))
+}
+
+/// Whether an error is about a connection that has gone already, rather than about taking any.
+fn is_of_one_connection(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted, WouldBlock};
+    matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted | WouldBlock)
+}
+
+fn mend(error: &io::Error) -> &'static str {
+    let errno = rustix::io::Errno::from_io_error(error);
+    if errno == Some(rustix::io::Errno::MFILE) {
+        "; raise the limit on open files of this process (`ulimit -n`)"
+    } else if errno == Some(rustix::io::Errno::NFILE) {
+        "; the whole system is out of open files (`fs.file-max`)"
+    } else {
+        ""
+    }
+}
+
+/// One kind of trouble, told at a bounded rate.
+#[derive(Debug, Default)]
+struct Trouble {
+    told_at: Option<Instant>,
+    untold: u64,
+}
+
+impl Trouble {
+    /// Counts one more; how many there were since the last one told, this one included, where it is time to tell.
+    fn tell(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        if self.told_at.is_some_and(|told_at| now - told_at < TOLD_INTERVAL) {
             return None;
-        };
-        let preface = Some(Preface { missing: PREFACE_BYTES, deadline: Box::pin(sleep(preface_timeout)) });
-        Some(Ok(Connection { stream, preface, _permit: permit }))
-    })
+        }
+        self.told_at = Some(now);
+        Some(std::mem::take(&mut self.untold))
+    }
 }
 
 /// One connection, which has to begin with the preface in time.
 #[derive(Debug)]
-pub(super) struct Connection {
-    stream: TcpStream,
+pub(super) struct Connection<S = TcpStream> {
+    stream: S,
     /// None once it has come.
     preface: Option<Preface>,
     _permit: OwnedSemaphorePermit,
@@ -80,7 +159,7 @@ impl Connected for Connection {
     }
 }
 
-impl AsyncRead for Connection {
+impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let connection = self.get_mut();
         let before = buf.filled().len();
@@ -97,7 +176,7 @@ impl AsyncRead for Connection {
     }
 }
 
-impl AsyncWrite for Connection {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Connection<S> {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().stream).poll_write(cx, buf)
     }
@@ -126,62 +205,109 @@ impl AsyncWrite for Connection {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::SocketAddr;
-    use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio_stream::wrappers::TcpListenerStream;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+    use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+    use tokio_stream::wrappers::UnboundedReceiverStream;
 
     const PREFACE: &[u8; PREFACE_BYTES] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-    /// Longer than any machine needs, so that a test that hangs fails.
-    const PATIENCE: Duration = Duration::from_secs(60);
-
-    async fn listen(
-        connections_max: usize,
-        preface_timeout: Duration,
-    ) -> (SocketAddr, Pin<Box<impl Stream<Item = io::Result<Connection>>>>) {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let address = listener.local_addr().expect("it is bound");
-        (address, Box::pin(bounded(TcpListenerStream::new(listener), connections_max, preface_timeout)))
+    /// What comes to a server, and what it takes.
+    struct Listener {
+        comes: UnboundedSender<io::Result<DuplexStream>>,
+        taken: Pin<Box<dyn Stream<Item = io::Result<Connection<DuplexStream>>>>>,
     }
 
-    #[tokio::test]
+    fn listen(connections_max: usize) -> Listener {
+        let (comes, incoming) = unbounded_channel();
+        let taken = bounded(UnboundedReceiverStream::new(incoming), connections_max, PREFACE_TIMEOUT);
+        Listener { comes, taken: Box::pin(taken) }
+    }
+
+    impl Listener {
+        fn connect(&self) -> DuplexStream {
+            let (client, server) = duplex(1024);
+            self.comes.send(Ok(server)).expect("it listens");
+            client
+        }
+
+        async fn take(&mut self) -> Connection<DuplexStream> {
+            self.taken.next().await.expect("it listens").expect("errors are kept from the transport")
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn connection_that_says_too_little_is_cut() {
         for said in [&PREFACE[..0], &PREFACE[..23]] {
-            let (address, mut connections) = listen(1, Duration::from_millis(20)).await;
-            let mut client = TcpStream::connect(address).await.expect("it listens");
+            let mut listener = listen(1);
+            let mut client = listener.connect();
             client.write_all(said).await.expect("it is open");
-            let mut connection = connections.next().await.expect("one came").expect("and is good");
-            let mut bytes = Vec::new();
-            let read = tokio::time::timeout(PATIENCE, connection.read_to_end(&mut bytes)).await.expect("it is cut");
-            assert_eq!(read.expect_err("too late").kind(), io::ErrorKind::TimedOut);
+            let mut connection = listener.take().await;
+            let (began, mut bytes) = (Instant::now(), Vec::new());
+            let error = connection.read_to_end(&mut bytes).await.expect_err("too late");
+            assert_eq!((error.kind(), began.elapsed()), (io::ErrorKind::TimedOut, PREFACE_TIMEOUT));
             assert_eq!(bytes, said);
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn connection_that_has_begun_may_be_silent() {
-        let (address, mut connections) = listen(1, Duration::from_millis(20)).await;
-        let mut client = TcpStream::connect(address).await.expect("it listens");
+        let mut listener = listen(1);
+        let mut client = listener.connect();
         client.write_all(PREFACE).await.expect("it is open");
-        let mut connection = connections.next().await.expect("one came").expect("and is good");
+        let mut connection = listener.take().await;
         let mut bytes = [0; PREFACE_BYTES];
         connection.read_exact(&mut bytes).await.expect("all came");
-        let silence = tokio::time::timeout(Duration::from_millis(60), connection.read(&mut bytes)).await;
+        let silence = tokio::time::timeout(PREFACE_TIMEOUT * 1000, connection.read(&mut bytes)).await;
         assert!(silence.is_err(), "nothing came, and nothing was cut");
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn connections_beyond_the_limit_are_closed() {
-        let (address, mut connections) = listen(1, PATIENCE).await;
-        let first = TcpStream::connect(address).await.expect("it listens");
-        let taken = connections.next().await.expect("one came").expect("and is good");
-        let mut second = TcpStream::connect(address).await.expect("the system takes it");
-        let taking = tokio::spawn(async move { connections.next().await });
-        let read = tokio::time::timeout(PATIENCE, second.read(&mut [0; 1])).await.expect("it is closed");
-        assert!(matches!(read, Ok(0) | Err(_)));
+        let mut listener = listen(1);
+        let first = listener.connect();
+        let taken = listener.take().await;
+        let mut second = listener.connect();
+        let no_room = tokio::time::timeout(Duration::from_secs(3600), listener.taken.next()).await;
+        assert!(no_room.is_err(), "it isn't taken");
+        assert_eq!(second.read(&mut [0; 1]).await.expect("it is closed"), 0);
         drop((taken, first));
-        let _third = TcpStream::connect(address).await.expect("it listens");
-        let third = tokio::time::timeout(PATIENCE, taking).await.expect("there is room again").expect("no panic");
-        assert!(third.expect("one came").is_ok());
+        let _third = listener.connect();
+        let _there_is_room_again = listener.take().await;
+    }
+
+    /// Aim: a process that is out of descriptors neither ends its server nor spins, and takes connections when it can again.
+    #[tokio::test(start_paused = true)]
+    async fn errors_of_accepting_are_waited_out() {
+        const TOO_MANY_OPEN_FILES: i32 = 24;
+        const ERRORS: u32 = 1000;
+        let mut listener = listen(1);
+        for _ in 0..ERRORS {
+            listener.comes.send(Err(io::Error::from_raw_os_error(TOO_MANY_OPEN_FILES))).expect("it listens");
+        }
+        listener.comes.send(Err(io::ErrorKind::ConnectionAborted.into())).expect("it listens");
+        let _client = listener.connect();
+        let began = Instant::now();
+        let _connection = listener.take().await;
+        assert_eq!(began.elapsed(), ACCEPT_PAUSE * ERRORS, "one that was given up needs no pause");
+        assert!(mend(&io::Error::from_raw_os_error(TOO_MANY_OPEN_FILES)).contains("ulimit -n"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn trouble_is_told_at_a_bounded_rate_and_counted() {
+        let (mut trouble, start) = (Trouble::default(), Instant::now());
+        assert_eq!(trouble.tell(start), Some(1));
+        for _ in 0..500 {
+            assert_eq!(trouble.tell(start + TOLD_INTERVAL / 2), None);
+        }
+        assert_eq!(trouble.tell(start + TOLD_INTERVAL), Some(501));
+    }
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        for (descriptors, connections) in
+            [(None, 4096), (Some(1 << 20), 4096), (Some(1024), 768), (Some(300), 150), (Some(1), 1)]
+        {
+            assert_eq!(connections_max(descriptors), connections, "{descriptors:?}");
+        }
     }
 }

@@ -10,7 +10,7 @@ use crate::ids::Caller;
 use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
 use crate::variables::{
-    Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, Update,
+    Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, TryPush, Update,
     UpdateKind, VariableRef,
 };
 use crate::wire::header::{missing, response_header};
@@ -116,8 +116,12 @@ impl VariablesService {
         };
         container.check_initialize(&variables)?;
         let staging = self.receive(&admitted, &mut ticket, &mut stream, &variables).await?;
-        let write = move |values: Vec<Blocks>| {
-            container.initialize(variables.into_iter().zip(values.into_iter().map(Payload::Owned)).collect(), mode)
+        let write = move |values: Vec<Blocks>, inline| {
+            // One that sets values anew may have to wait for changes of theirs.
+            let inline = inline && !container.has_any(&variables);
+            let values = variables.into_iter().zip(values.into_iter().map(Payload::Owned)).collect();
+            let write = move || container.initialize(values, mode);
+            if inline { Write::Done(write()) } else { Write::Later(Box::new(write)) }
         };
         let remember = |versions: &Vec<u64>| Remembered { versions: versions.clone(), values: None };
         Ok(apply(ticket, staging, write, remember).await?)
@@ -143,7 +147,17 @@ impl VariablesService {
         };
         container.check_push(&variables)?;
         let staging = self.receive(&admitted, &mut ticket, &mut stream, &variables).await?;
-        let write = move |values| container.push(updates(variables, how, values), want_values);
+        let write = move |values, inline| {
+            let mut updates = updates(variables, how, values);
+            if inline {
+                match container.try_push(updates, want_values) {
+                    Ok(TryPush::Applied(snapshots)) => return Write::Done(Ok(snapshots)),
+                    Ok(TryPush::Busy(returned)) => updates = returned,
+                    Err(error) => return Write::Done(Err(error)),
+                }
+            }
+            Write::Later(Box::new(move || container.push(updates, want_values)))
+        };
         let remember = move |snapshots: &Vec<Snapshot>| {
             Remembered::of(snapshots.iter().map(|snapshot| (snapshot.version, &snapshot.blocks)), want_values)
         };
@@ -203,21 +217,34 @@ fn updates(
     variables.into_iter().zip(how).zip(values).map(update).collect()
 }
 
-/// Applies a staged write and remembers its answer. Once begun it goes on, whether or not the caller still waits.
+/// A write on its way into the store.
+enum Write<T> {
+    /// It was applied, or refused.
+    Done(Result<T>),
+    /// It may take long: it is large, or has to wait for another one.
+    Later(Box<dyn FnOnce() -> Result<T> + Send>),
+}
+
+/// Applies a staged write and remembers its answer. `write` is told whether it may apply it at once. Once begun it goes on, whether or not the caller still waits.
 async fn apply<T: Send + 'static>(
     ticket: Ticket,
     mut staging: Staging,
-    write: impl FnOnce(Vec<Blocks>) -> Result<T> + Send + 'static,
+    write: impl FnOnce(Vec<Blocks>, bool) -> Write<T>,
     remember: impl FnOnce(&T) -> Remembered + Send + 'static,
 ) -> Result<T> {
-    let bytes = staging.bytes();
-    let work = move || {
-        let applying = ticket.apply()?;
-        let result = write(staging.take());
+    let inline = staging.bytes() <= APPLY_INLINE_BYTES_MAX;
+    let applying = ticket.apply()?;
+    let write = write(staging.take(), inline);
+    let finish = move |result: Result<T>| {
         applying.finish(result.as_ref().map(remember).map_err(Error::clone));
+        // Until here the bytes count as staged.
+        drop(staging);
         result
     };
-    if bytes <= APPLY_INLINE_BYTES_MAX { work() } else { off_thread(work).await }
+    match write {
+        Write::Done(result) => finish(result),
+        Write::Later(write) => off_thread(move || finish(write())).await,
+    }
 }
 
 /// Answers a write that was applied before. Values that were too large to remember are read anew.

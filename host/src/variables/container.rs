@@ -1,12 +1,16 @@
 //! One namespace of variables.
 
+mod together;
+
+pub use together::TryPush;
+
 use super::store::{Charge, Room};
-use super::{Blocks, InitializeMode, UpdateKind, VariableRef, lock};
+use super::{Blocks, InitializeMode, UpdateKind, VariableRef, drop_large, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::check_name;
 use crate::tensor::{TensorType, check_data};
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use tokio::sync::watch;
 
 /// Most variables of one container: far above any model's, so that a loop that invents names ends with an error and not
@@ -116,10 +120,10 @@ struct State {
 
 /// One variable. It exists once it is initialized; its type never changes.
 #[derive(Debug)]
-struct Cell {
+pub(super) struct Cell {
     ty: TensorType,
     value: Mutex<Versioned>,
-    _charge: Charge,
+    charge: Charge,
 }
 
 #[derive(Debug)]
@@ -136,6 +140,11 @@ impl Cell {
         let message =
             format!("variable `{}` is `{}` here, but this call takes it for `{}`", wanted.name, self.ty, wanted.ty);
         Err(Error::new(ErrorCode::InvalidArgument, message).with_names([&*wanted.name]))
+    }
+
+    #[cfg(test)]
+    pub(super) fn hold_for_test(&self) -> impl Drop + use<'_> {
+        lock(&self.value)
     }
 
     fn snapshot(&self, value: &Versioned, want_value: bool) -> Snapshot {
@@ -197,7 +206,7 @@ impl Container {
                 }
                 let charge = charges.next().expect("one charge was taken for each variable that is new");
                 let value = Mutex::new(Versioned { blocks, version: 1 });
-                state.cells.insert(variable.name.into(), Arc::new(Cell { ty: variable.ty, value, _charge: charge }));
+                state.cells.insert(variable.name.into(), Arc::new(Cell { ty: variable.ty, value, charge }));
             }
         }
         for (index, cell, blocks) in existing {
@@ -305,6 +314,12 @@ impl Container {
         Ok(self.cells(variables)?.into_iter().map(snapshot).collect())
     }
 
+    /// Whether any of these has a value, so that an initialize would write over it, and may have to wait for that.
+    pub fn has_any(&self, variables: &[VariableRef]) -> bool {
+        let state = self.read();
+        variables.iter().any(|variable| state.cells.contains_key(&*variable.name))
+    }
+
     /// Applies changes in order, each atomic for its variable; answers with the versions, and the new values if wanted.
     ///
     /// Where any change has a base version, all of the call are applied together or not at all.
@@ -319,7 +334,7 @@ impl Container {
         }
         let cells = self.cells(updates.iter().map(|update| &update.variable))?;
         if updates.iter().any(|update| update.base.is_some()) {
-            return push_together(&cells, updates, want_values);
+            return together::push_together(&cells, updates, want_values);
         }
         let apply = |(cell, update): (&Arc<Cell>, Update<'_>)| {
             let mut value = lock(&cell.value);
@@ -334,9 +349,14 @@ impl Container {
     /// # Errors
     /// `aborted`: the container is over.
     pub fn delete(&self, names: &[String]) -> Result<usize> {
-        let mut state = self.write();
-        state.check()?;
-        Ok(names.iter().filter(|name| state.cells.remove(name.as_str()).is_some()).count())
+        let cells: Vec<_> = {
+            let mut state = self.write();
+            state.check()?;
+            names.iter().filter_map(|name| state.cells.remove(name.as_str())).collect()
+        };
+        let deleted = cells.len();
+        discard(cells);
+        Ok(deleted)
     }
 
     /// The number of variables.
@@ -347,6 +367,18 @@ impl Container {
     /// Whether no variable is initialized.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// A variable, to be held as a change under way holds it.
+    #[cfg(test)]
+    pub(super) fn cell_for_test(&self, name: &str) -> Arc<Cell> {
+        self.read().cells[name].clone()
+    }
+
+    /// Whether it has no variables and no call holds it.
+    pub(super) fn is_unused(&self) -> bool {
+        // Only the store makes new clones from its own, under its lock: where it is the last one, none can come.
+        Arc::strong_count(&self.0) == 1 && self.read().cells.is_empty()
     }
 
     /// Name, bytes and version of every variable, by name.
@@ -371,7 +403,9 @@ impl Container {
             std::mem::take(&mut state.cells)
         };
         self.0.changed.send_replace(());
-        cells.len()
+        let ended = cells.len();
+        discard(cells.into_values().collect());
+        ended
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, State> {
@@ -450,30 +484,14 @@ impl State {
     }
 }
 
-/// Applies under all locks at once, taken in the order of names so that two such calls can't wait for each other.
-fn push_together(cells: &[Arc<Cell>], updates: Vec<Update<'_>>, want_values: bool) -> Result<Vec<Snapshot>> {
-    refuse_twice(updates.iter().map(|update| &update.variable))?;
-    let mut order: Vec<_> = (0..updates.len()).collect();
-    order.sort_by(|&a, &b| updates[a].variable.name.cmp(&updates[b].variable.name));
-    let mut values: Vec<Option<MutexGuard<'_, Versioned>>> = (0..updates.len()).map(|_| None).collect();
-    for index in order {
-        values[index] = Some(lock(&cells[index].value));
-    }
-    let mut values: Vec<_> = values.into_iter().flatten().collect();
-    for (value, update) in values.iter().zip(&updates) {
-        if let Some(base) = update.base.filter(|&base| base != value.version) {
-            let (name, version) = (&*update.variable.name, value.version);
-            let message = format!(
-                "variable `{name}` has version `{version}`, but the update is based on version `{base}`; read it again"
-            );
-            return Err(Error::new(ErrorCode::Aborted, message).with_names([name]));
-        }
-    }
-    let apply = |((cell, value), update): ((&Arc<Cell>, &mut MutexGuard<'_, Versioned>), Update<'_>)| {
-        value.apply(update.kind, &cell.ty, update.value);
-        cell.snapshot(value, want_values)
-    };
-    Ok(cells.iter().zip(&mut values).zip(updates).map(apply).collect())
+/// Drops variables that were deleted. They count no longer from now on; their memory follows.
+fn discard(cells: Vec<Arc<Cell>>) {
+    let sizes = cells.iter().map(|cell| {
+        cell.charge.release();
+        cell.ty.checked_size_bytes().unwrap_or(usize::MAX)
+    });
+    let bytes = sizes.fold(0, usize::saturating_add);
+    drop_large(bytes, cells);
 }
 
 fn refuse_twice<'v>(variables: impl IntoIterator<Item = &'v VariableRef>) -> Result<()> {

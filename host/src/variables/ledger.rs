@@ -21,7 +21,7 @@ const VALUE_BYTES_MAX: usize = 16 << 10;
 /// Sequences that were passed over and may still arrive, for each run.
 const GAPS_MAX: usize = 4096;
 
-/// Runs remembered; a run is forgotten when its session ends, so that more are a leak.
+/// Runs remembered; a run is forgotten when its session ends, so that more are late calls of ended ones, or a leak.
 const RUNS_MAX: usize = 4096;
 
 /// What a write answered.
@@ -49,6 +49,18 @@ impl Remembered {
     }
 }
 
+/// What an answer takes, a failed one too: its error may name many variables.
+fn answer_bytes(answer: &Result<Remembered>) -> usize {
+    match answer {
+        Ok(remembered) => remembered.bytes(),
+        Err(Error { code: _, message, tasks, names }) => {
+            message.len()
+                + size_of_val(&**tasks)
+                + names.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>()
+        }
+    }
+}
+
 /// What was applied, for each run and sequence.
 ///
 /// | the entry is | a first call | a repeated call |
@@ -71,6 +83,7 @@ struct Runs {
 #[derive(Debug, Default)]
 struct Run {
     entries: BTreeMap<u64, Entry>,
+    /// Entries that are answered; the others are in flight.
     answers: usize,
     answer_bytes: usize,
     /// The greatest sequence whose answer was forgotten.
@@ -132,7 +145,8 @@ impl Ledger {
     /// Begins a write; waits while the same one is being applied.
     ///
     /// # Errors
-    /// `invalid-argument`: the sequence is 0; `aborted`: so many later writes were answered that this one's answer is forgotten.
+    /// `invalid-argument`: the sequence is 0; `aborted`: so many later writes were answered that this one's answer is forgotten;
+    /// `resource-exhausted`: so many runs have writes in flight.
     ///
     /// # Cancel safety
     /// Dropping it has no effect.
@@ -167,10 +181,8 @@ enum Found {
 impl Runs {
     fn begin(&mut self, place: &Place) -> Result<Found> {
         if !self.runs.contains_key(&place.run) {
-            if self.order.len() >= RUNS_MAX
-                && let Some(oldest) = self.order.pop_front()
-            {
-                self.runs.remove(&oldest);
+            if self.order.len() >= RUNS_MAX {
+                self.make_room()?;
             }
             self.order.push_back(place.run);
         }
@@ -196,6 +208,22 @@ impl Runs {
     }
 }
 
+impl Runs {
+    /// Forgets the oldest run that has no write in flight: a write that is forgotten while it is applied would be applied
+    /// again by its retry.
+    fn make_room(&mut self) -> Result<()> {
+        let idle = |run: &RunId| self.runs.get(run).is_none_or(|run| run.entries.len() == run.answers);
+        let Some(oldest) = self.order.iter().position(idle) else {
+            let message = format!("`{RUNS_MAX}` runs have writes in flight, the most that a server takes; try again");
+            return Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["runs"]));
+        };
+        if let Some(run) = self.order.remove(oldest) {
+            self.runs.remove(&run);
+        }
+        Ok(())
+    }
+}
+
 impl Run {
     fn give_up(&mut self, sequence: u64) {
         self.entries.remove(&sequence);
@@ -208,7 +236,7 @@ impl Run {
     fn trim(&mut self) {
         while self.answers > ANSWERS_MAX || (self.answer_bytes > ANSWER_BYTES_MAX && self.answers > 1) {
             let oldest = self.entries.iter().find_map(|(&sequence, entry)| match entry {
-                Entry::Answered(answer) => Some((sequence, answer.as_ref().map_or(0, Remembered::bytes))),
+                Entry::Answered(answer) => Some((sequence, answer_bytes(answer))),
                 _ => None,
             });
             let Some((oldest, bytes)) = oldest else { return };
@@ -272,7 +300,7 @@ impl Applying {
         let mut runs = lock(&self.place.runs);
         if let Some(run) = runs.runs.get_mut(&self.place.run) {
             run.answers += 1;
-            run.answer_bytes += answer.as_ref().map_or(0, Remembered::bytes);
+            run.answer_bytes += answer_bytes(&answer);
             run.entries.insert(self.place.sequence, Entry::Answered(answer));
             run.trim();
         }

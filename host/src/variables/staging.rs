@@ -1,6 +1,6 @@
 //! Incoming values on their way: staged as blocks, applied when they are complete.
 
-use super::{Blocks, Store, lock};
+use super::{Blocks, Store, drop_large, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::tensor::TensorType;
 use std::collections::BTreeSet;
@@ -76,6 +76,8 @@ impl Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         self.budget.give_back(self.place, self.staged);
+        let unused = std::mem::take(&mut self.items);
+        drop_large(unused.iter().map(|item| item.blocks.len()).sum(), unused);
     }
 }
 

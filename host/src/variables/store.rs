@@ -3,23 +3,20 @@
 use super::staging::StagingBudget;
 use super::{Container, Ledger, lock};
 use crate::error::{Error, ErrorCode, Result};
-use crate::ids::{Attempt, Incarnation};
-use std::collections::{HashMap, VecDeque};
+use crate::ids::{Attempt, AttemptGate, AttemptOrder};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 /// Most containers of one server; each is a job or a split client, so that more are a leak.
-const CONTAINERS_MAX: usize = 10_000;
-
-/// How many leader incarnations a container remembers as over: one for each restart of the leader.
-const RETIRED_MAX: usize = 64;
+pub const CONTAINERS_MAX: usize = 10_000;
 
 /// Limits of one server's variables.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
     /// `--max-variable-bytes`: most bytes of values over all containers; none: no limit.
     ///
-    /// A variable counts with its own size, whoever still reads older blocks of it.
+    /// A variable counts with its own size until it is deleted, whoever still reads blocks of it.
     pub variable_bytes_max: Option<u64>,
     /// Most bytes that wait in unfinished writes, over all callers; see [`Staging`](super::Staging) for what comes beyond.
     pub staged_bytes_max: u64,
@@ -48,8 +45,8 @@ struct Inner {
 #[derive(Debug)]
 struct Slot {
     container: Container,
-    attempt: Option<Attempt>,
-    retired: VecDeque<Incarnation>,
+    /// None until a caller of an attempt has come.
+    gate: Option<AttemptGate>,
 }
 
 /// One variable for a status listing.
@@ -93,11 +90,19 @@ impl Store {
         let mut containers = lock(&self.0.containers);
         if !containers.contains_key(name) {
             if containers.len() >= CONTAINERS_MAX {
-                let message = format!("server has `{CONTAINERS_MAX}` containers, the most it keeps; delete some");
+                // Whoever names a container makes it. One without variables that no call holds is made anew when it is named
+                // again; which attempts are over, the guard before the server's handlers remembers as long as a session needs it.
+                containers.retain(|_, slot| !slot.container.is_unused());
+            }
+            if containers.len() >= CONTAINERS_MAX {
+                let message = format!(
+                    "server has `{CONTAINERS_MAX}` containers with variables, the most it keeps; delete some, or end the runs \
+                     that they belong to"
+                );
                 return Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["containers"]));
             }
             let container = Container::new(name, self.0.room.clone());
-            containers.insert(name.to_owned(), Slot { container, attempt, retired: VecDeque::new() });
+            containers.insert(name.to_owned(), Slot { container, gate: None });
         }
         let slot = containers.get_mut(name).expect("inserted above if it was missing");
         slot.enter(attempt, &self.0.room)?;
@@ -159,38 +164,29 @@ impl Slot {
     /// Lets a caller of `attempt` in; a newer one begins with an empty container.
     fn enter(&mut self, attempt: Option<Attempt>, room: &Room) -> Result<()> {
         let Some(new) = attempt else { return Ok(()) };
-        let Some(now) = self.attempt else {
+        let Some(gate) = &mut self.gate else {
             // What callers without an attempt made belongs to no attempt; it stays, as under TensorFlow.
-            self.attempt = Some(new);
+            self.gate = Some(AttemptGate::new(new));
             return Ok(());
         };
-        if new == now {
-            return Ok(());
-        }
-        let name = self.container.name();
+        let (now, name) = (gate.current(), self.container.name());
         let aborted = |why: String| Error::new(ErrorCode::Aborted, why);
-        if new.leader == now.leader && new.number < now.number {
-            return Err(aborted(format!(
-                "attempt `{}` is over in container `{name}`, now is `{}`",
-                new.number, now.number
-            )));
-        }
-        if self.retired.contains(&new.leader) {
-            return Err(aborted(format!(
-                "leader `{}` was replaced in container `{name}` by `{}`",
-                new.leader, now.leader
-            )));
-        }
-        if new.leader != now.leader {
-            self.retired.push_back(now.leader);
-            if self.retired.len() > RETIRED_MAX {
-                self.retired.pop_front();
+        match gate.order(new) {
+            AttemptOrder::Same => return Ok(()),
+            AttemptOrder::Over if new.leader == now.leader => {
+                let why = format!("attempt `{}` is over in container `{name}`, now is `{}`", new.number, now.number);
+                return Err(aborted(why));
             }
+            AttemptOrder::Over => {
+                let why = format!("leader `{}` was replaced in container `{name}` by `{}`", new.leader, now.leader);
+                return Err(aborted(why));
+            }
+            AttemptOrder::Newer => {}
         }
         let over = format!("attempt `{}` is over in container `{name}`, `{}` has begun", now.number, new.number);
         let fresh = Container::new(name, room.clone());
+        gate.advance(new);
         std::mem::replace(&mut self.container, fresh).end(aborted(over));
-        self.attempt = Some(new);
         Ok(())
     }
 }
@@ -220,7 +216,7 @@ impl Room {
                 Err(other) => used = other,
             }
         }
-        Ok(sizes.map(|bytes| Charge { used: self.used.clone(), bytes }).collect())
+        Ok(sizes.map(|bytes| Charge { used: self.used.clone(), bytes: bytes.into() }).collect())
     }
 
     fn fits(&self, used: u64, more: u64) -> Result<u64> {
@@ -238,15 +234,22 @@ impl Room {
     }
 }
 
-/// Room that one variable takes; given back when it is dropped.
+/// Room that one variable takes; given back when it is dropped, if not before.
 #[derive(Debug)]
 pub(crate) struct Charge {
     used: Arc<AtomicU64>,
-    bytes: u64,
+    bytes: AtomicU64,
+}
+
+impl Charge {
+    /// Gives the room back now, once.
+    pub(crate) fn release(&self) {
+        self.used.fetch_sub(self.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 impl Drop for Charge {
     fn drop(&mut self) {
-        self.used.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.release();
     }
 }

@@ -1,6 +1,7 @@
 //! Variable references and kinds of update.
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::text::shown_within;
 use crate::variables::{UpdateKind, VariableRef, check_variable};
 use crate::wire::tensor::tensor_type;
 use crate::wire::v1;
@@ -30,7 +31,7 @@ impl TryFrom<v1::VariableRef> for VariableRef {
     fn try_from(variable: v1::VariableRef) -> Result<Self> {
         let v1::VariableRef { name, dtype, shape, shard } = variable;
         let ty = tensor_type(dtype, shape).map_err(|error| {
-            let shown = name.chars().take(64).collect::<String>().escape_debug().to_string();
+            let shown = shown_within(&name, 64);
             Error::new(error.code, format!("variable `{shown}`: {}", error.message))
         })?;
         check_variable(&name, &ty)?;

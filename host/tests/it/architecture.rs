@@ -160,6 +160,13 @@ fn server_and_runtime_never_name_each_other() {
 }
 
 #[test]
+fn only_text_escapes() {
+    let words = ["escape_debug", "escape_default", "escape_unicode"];
+    let findings = naming(&sources("host/src/"), &words, |source| module(source) != "text");
+    none("what is harmful is decided once, or one way in forgets a character", findings);
+}
+
+#[test]
 fn only_main_exits_the_process() {
     let words = ["process::exit", "process::abort"];
     let findings = naming(&sources("host/src/"), &words, |source| module(source) != "main");

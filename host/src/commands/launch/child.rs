@@ -4,10 +4,9 @@ use super::Event;
 use super::lines::{LINE_BYTES_MAX, for_each_line};
 use super::supervise::Ending;
 use crate::cluster::Task;
-use crate::coordinator::console::{
-    EVENT_BYTE, Event as InBand, LineFormat, ProgressView, Screen, Stream, escape_controls, json_line,
-};
+use crate::coordinator::console::{EVENT_BYTE, Event as InBand, LineFormat, ProgressView, Screen, Stream, json_line};
 use crate::handles::Level;
+use crate::text::{escaped, escaped_json};
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::ffi::OsString;
@@ -231,11 +230,10 @@ impl Display {
         }
         let text = String::from_utf8_lossy(line);
         // The child has escaped what its guest printed; this is for whatever else writes to its standard streams.
-        let text = escape_controls(&text, false);
         let line = match self.format {
-            LineFormat::Json if text.starts_with('{') && text.ends_with('}') => text.into_owned(),
+            LineFormat::Json if text.starts_with('{') && text.ends_with('}') => escaped_json(&text).into_owned(),
             LineFormat::Json => json_line(&self.name, Level::Info, None, &text),
-            LineFormat::Text => format!("{}{text}", self.prefixes[usize::from(stream == Stream::Stderr)]),
+            LineFormat::Text => format!("{}{}", self.prefixes[usize::from(stream == Stream::Stderr)], escaped(&text)),
         };
         self.screen.line(stream, line.into_bytes());
     }

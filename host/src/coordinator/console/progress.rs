@@ -2,7 +2,7 @@
 
 use super::event::Event;
 use super::screen::{ProgressMode, Screen, Stream};
-use super::{LineFormat, text};
+use super::{LineFormat, line};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -62,7 +62,7 @@ impl ProgressView {
 
     fn as_line(&self, Progress { done, total, note }: &Progress) -> String {
         if self.format == LineFormat::Json {
-            return text::json_progress(&self.name, *done, *total, note);
+            return line::json_progress(&self.name, *done, *total, note);
         }
         let total = total.map(|total| format!("/{total}")).unwrap_or_default();
         format!("{}progress {done}{total} {note}", self.prefix).trim_end().to_owned()

@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use crate::cluster::Task;
+use crate::text::shown;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -55,7 +56,7 @@ impl Address {
 /// # Errors
 /// What is wrong, and how to mend it.
 pub(super) fn parse(text: &str) -> Result<Address, (String, &'static str)> {
-    let err = |what: String, mend| Err((format!("address `{}` {what}", text.escape_debug()), mend));
+    let err = |what: String, mend| Err((format!("address `{}` {what}", shown(text)), mend));
     if text.is_empty() {
         return Err(("the address is empty".to_owned(), "give HOST:PORT, or leave the task out of the list"));
     }
@@ -69,7 +70,7 @@ pub(super) fn parse(text: &str) -> Result<Address, (String, &'static str)> {
         return err("holds a comma".to_owned(), "write several tasks as a JSON list");
     }
     if let Some(odd) = text.chars().find(|c| !(c.is_ascii_alphanumeric() || "._-:[]".contains(*c))) {
-        return err(format!("holds the character `{}`", odd.escape_debug()), "give HOST:PORT in ASCII");
+        return err(format!("holds the character `{}`", shown(&odd.to_string())), "give HOST:PORT in ASCII");
     }
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let Some((ip, port)) = rest.split_once(']') else {

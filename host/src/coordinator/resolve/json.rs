@@ -2,12 +2,15 @@
 
 use super::address::{self, Address};
 use super::fault::Fault;
-use super::values::nearest;
 use crate::cluster::{ClusterSpec, Task, TaskType};
+use crate::text::{LIKENESS_MIN, nearest, shown, shown_within};
 use serde_json::{Map, Value};
 
 /// How much of the text around a syntax error is shown, in characters.
 const EXCERPT_CHARS: usize = 24;
+
+/// How much of a value that is no address, index or name is shown, in bytes.
+const VALUE_BYTES_MAX: usize = 60;
 
 /// Parses JSON.
 ///
@@ -22,12 +25,12 @@ pub(super) fn parse(place: &str, text: &str) -> Result<Value, Fault> {
         // The column counts bytes; the text before it may be cut anywhere.
         let before = String::from_utf8_lossy(&line.as_bytes()[..error.column().saturating_sub(1).min(line.len())]);
         let at = before.chars().count();
-        let shown: String = line.chars().skip(at.saturating_sub(EXCERPT_CHARS / 2)).take(EXCERPT_CHARS).collect();
+        let near: String = line.chars().skip(at.saturating_sub(EXCERPT_CHARS / 2)).take(EXCERPT_CHARS).collect();
         let quote = line.chars().nth(at) == Some('\'');
         let what = error.to_string();
         let reason = what.split(" at line ").next().unwrap_or_default();
         let (line, column) = (error.line(), at + 1);
-        let what = format!("is no JSON: {reason} at line {line} column {column}, near `{}`", shown.escape_debug());
+        let what = format!("is no JSON: {reason} at line {line} column {column}, near `{}`", shown(&near));
         let mend =
             if quote { "JSON needs double quotes, as in {\"worker\":[\"a:2222\"]}" } else { "give a JSON object" };
         Fault::new(place, what, mend)
@@ -89,7 +92,7 @@ impl ClusterReader<'_> {
     }
 
     fn job(&mut self, name: &str, tasks: &Value) {
-        let entry = format!("job `{}`", name.escape_debug());
+        let entry = format!("job `{}`", shown(name));
         let job = match name.parse::<TaskType>() {
             Ok(TaskType::Client) => {
                 self.fault(&entry, "is listed, but a client has no place in the cluster", "leave it out");
@@ -121,8 +124,7 @@ impl ClusterReader<'_> {
                         }
                         Ok(index) => self.task(job, name, index, address),
                         Err(_) => {
-                            let what =
-                                format!("has the index `{}`, which is no whole number from 0", key.escape_debug());
+                            let what = format!("has the index `{}`, which is no whole number from 0", shown(key));
                             self.fault(&entry, what, "write {\"0\":\"a:2222\"}");
                         }
                     }
@@ -130,14 +132,14 @@ impl ClusterReader<'_> {
             }
             other => {
                 let what = format!("is {}, not a list of addresses or a map from index to address", kind(other));
-                self.fault(&entry, what, format!("write {{\"{}\":[\"a:2222\"]}}", name.escape_debug()));
+                self.fault(&entry, what, format!("write {{\"{}\":[\"a:2222\"]}}", shown(name)));
             }
         }
     }
 
     fn task(&mut self, job: Option<TaskType>, name: &str, index: u32, address: &Value) {
         self.tasks_count += 1;
-        let entry = format!("`{}:{index}`", name.escape_debug());
+        let entry = format!("`{}:{index}`", shown(name));
         let Some(text) = address.as_str() else {
             self.fault(&entry, format!("is {}, not an address", kind(address)), "write \"a:2222\"");
             return;
@@ -160,7 +162,7 @@ pub(super) fn unknown_job_mend(name: &str, verb: &str) -> String {
         return "`master` is the old name of `chief`: rename it to `chief`".to_owned();
     }
     let known = ["chief", "worker", "ps", "evaluator"];
-    match nearest(name, known) {
+    match nearest(name, known, LIKENESS_MIN) {
         Some(near) => format!("did you mean `{near}`? Known are {}", known.join(", ")),
         None => format!("{verb}: known are {}", known.join(", ")),
     }
@@ -181,7 +183,7 @@ pub(super) fn index(value: &Value) -> Result<u32, String> {
     };
     number
         .and_then(|number| u32::try_from(number).ok())
-        .ok_or_else(|| format!("index {} is no whole number from 0", shorten(&value.to_string())))
+        .ok_or_else(|| format!("index {} is no whole number from 0", shown_within(&value.to_string(), VALUE_BYTES_MAX)))
 }
 
 /// What kind of JSON value it is, with the value where it is short: ``the string `x` ``.
@@ -190,16 +192,8 @@ pub(super) fn kind(value: &Value) -> String {
         Value::Null => "null".to_owned(),
         Value::Bool(_) => format!("the boolean `{value}`"),
         Value::Number(_) => format!("the number `{value}`"),
-        Value::String(text) => format!("the string `{}`", shorten(&text.escape_debug().to_string())),
+        Value::String(text) => format!("the string `{}`", shown_within(text, VALUE_BYTES_MAX)),
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
     }
-}
-
-fn shorten(text: &str) -> String {
-    const CHARS_MAX: usize = 60;
-    if text.chars().count() <= CHARS_MAX {
-        return text.to_owned();
-    }
-    format!("{}...", text.chars().take(CHARS_MAX).collect::<String>())
 }

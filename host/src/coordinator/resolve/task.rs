@@ -3,6 +3,7 @@
 use super::fault::Fault;
 use super::json;
 use crate::cluster::{ClusterSpec, Task, TaskType};
+use crate::text::shown;
 use serde_json::Value;
 
 /// A task as far as one source names it.
@@ -38,8 +39,7 @@ pub(super) fn parse(place: &str, text: &str) -> Result<TaskPart, Fault> {
     let index = match index {
         None => None,
         Some(index) => Some(index.parse::<u32>().map_err(|_| {
-            let what =
-                format!("`{}` has the index `{}`, which is no whole number from 0", escaped(text), escaped(index));
+            let what = format!("`{}` has the index `{}`, which is no whole number from 0", shown(text), shown(index));
             Fault::new(place, what, "write TYPE:INDEX, as in `worker:0`")
         })?),
     };
@@ -91,13 +91,9 @@ fn job(place: &str, name: &str) -> Result<TaskType, Fault> {
         if name.is_empty() {
             return Fault::new(place, "the task type is empty", "give worker, ps, chief, evaluator or client");
         }
-        let what = format!("unknown task type `{}`", escaped(name));
+        let what = format!("unknown task type `{}`", shown(name));
         Fault::new(place, what, json::unknown_job_mend(name, "choose another"))
     })
-}
-
-fn escaped(text: &str) -> String {
-    text.escape_debug().to_string()
 }
 
 /// Joins what the flag and TF_CONFIG say; each is a place and a part.

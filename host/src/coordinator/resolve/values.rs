@@ -3,7 +3,7 @@
 mod grants;
 
 use crate::attend::{Mode, Replication};
-use crate::error::shown;
+use crate::text::{LIKENESS_MIN, did_you_mean, nearest, shown};
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -341,24 +341,8 @@ pub fn digest_text(digest: &[u8; 32]) -> String {
 }
 
 fn unknown(text: &str, known: &[&str]) -> ValueError {
-    let hint = nearest(text, known.iter().copied()).map(|name| format!(", did you mean `{name}`?")).unwrap_or_default();
+    let (text, hint) = (shown(text), did_you_mean(nearest(text, known, LIKENESS_MIN)));
     ValueError(format!("unknown `{text}`, known are {}{hint}", known.join(", ")))
-}
-
-/// Finds the known name that is most like `name`, if one is near enough to be meant.
-pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    // Below 0.7 a suggestion confuses more than it helps; prefixes (`worker_hosts`) reach it through Jaro-Winkler.
-    const NEAR: f64 = 0.7;
-    // Nobody misspells a name by that much, and the comparison's cost grows with the square.
-    const NAME_BYTES_MAX: usize = 100;
-    let known = if name.len() <= NAME_BYTES_MAX { Some(known) } else { None };
-    known
-        .into_iter()
-        .flatten()
-        .map(|known| (strsim::jaro_winkler(&name.to_lowercase(), known), known))
-        .filter(|&(likeness, _)| likeness >= NEAR)
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .map(|(_, known)| known)
 }
 
 #[cfg(test)]
@@ -399,16 +383,6 @@ mod tests {
         assert!(timeout("30").is_err());
         assert!(duration("366days").is_ok() && duration("367days").is_err() && duration("500000000years").is_err());
         assert!(positive_timeout("0s").is_err());
-    }
-
-    #[test]
-    fn near_names_are_found_and_far_ones_are_not() {
-        let jobs = ["chief", "evaluator", "ps", "worker"];
-        for (name, near) in
-            [("worker_hosts", Some("worker")), ("ps_hosts", Some("ps")), ("Workr", Some("worker")), ("tpu", None)]
-        {
-            assert_eq!(nearest(name, jobs), near, "{name}");
-        }
     }
 
     #[test]

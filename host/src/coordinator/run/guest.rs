@@ -3,6 +3,7 @@
 use super::stop::{Reason, Stop};
 use crate::coordinator::member::MemberHandle;
 use crate::coordinator::outcome::{self, Outcome};
+use crate::coordinator::summary::SummaryFile;
 use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
 use crate::handles::Handles;
@@ -18,6 +19,9 @@ const STOP_GRACE: Duration = Duration::from_millis(300);
 
 /// How long a dropped guest may take to reach its next yield or host call, and its last words to be shown.
 const DROP_GRACE: Duration = Duration::from_millis(500);
+
+/// How long a disk may take for the last summaries of a run. They are a few lines, and were written all along.
+const SUMMARY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The runtime that guests compute on; nothing else runs there, so that a guest that never yields delays nothing.
 #[derive(Debug)]
@@ -111,9 +115,44 @@ pub(super) async fn run(
                 guest.abort();
                 let _ = timeout(DROP_GRACE, guest).await;
             }
-            Ended::Stopped(reason, Outcome::failed(reason.exit(), format!("{}; {place}", reason.text())))
+            let outcome = Outcome::failed(reason.exit(), format!("{}; {place}", reason.text()));
+            Ended::Stopped(reason, outcome)
         }
     }
+}
+
+/// Waits until the summaries of a run that has ended are written, as long as the process may stay and a disk may take.
+///
+/// The run's own failure comes first; the summary's was logged when it happened.
+pub(super) async fn with_summary(ended: Ended, summary: &SummaryFile, stop: &Stop) -> Ended {
+    let own = match ended {
+        Ended::Stopped(..) => {
+            let _ = timeout(STOP_GRACE, summary.finish()).await;
+            return ended;
+        }
+        Ended::Run(outcome) => outcome,
+    };
+    let failure = tokio::select! {
+        // First: what is written already needs no waiting.
+        biased;
+        written = timeout(SUMMARY_TIMEOUT, summary.finish()) => match written {
+            Ok(Ok(())) => return Ended::Run(own),
+            Ok(Err(error)) => format!("{:#}", anyhow::Error::from(error)),
+            Err(_) => {
+                let text = format!(
+                    "the run has ended, but its summaries were not written within {} s: the disk of --summary-dir does not answer",
+                    SUMMARY_TIMEOUT.as_secs()
+                );
+                tracing::error!("{text}");
+                text
+            }
+        },
+        reason = stop.wait() => {
+            let outcome = if own.exit == Exit::Done { Outcome::failed(reason.exit(), reason.text()) } else { own };
+            return Ended::Stopped(reason, outcome);
+        }
+    };
+    Ended::Run(if own.exit == Exit::Done { Outcome::failed(Exit::Files, failure) } else { own })
 }
 
 enum Over<R> {
@@ -142,4 +181,46 @@ fn cluster_end(member: Option<&MemberHandle>) -> Option<(Exit, Error)> {
     let exit = Exit::from_code(member.interrupt_exit_code()?).unwrap_or(Exit::Bug);
     let error = member.interrupt().borrow().clone()?;
     Some((exit, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator::summary::testing::{HungDisk, hung};
+    use crate::handles::Summary as _;
+
+    /// Aim: a disk that hangs keeps no process from ending. Method: a writer that waits until the test lets it go on; on
+    /// the paused clock, which only runs on when nothing else can.
+    #[tokio::test(start_paused = true)]
+    async fn a_hung_disk_holds_nobody_up() {
+        let HungDisk { summary, release } = hung();
+        summary.scalar("loss", 1, 0.5);
+        let began = tokio::time::Instant::now();
+        let ended = with_summary(Ended::Run(Outcome::done()), &summary, &Stop::new()).await;
+        let Ended::Run(outcome) = ended else { panic!("nobody has stopped it") };
+        assert_eq!((outcome.exit, began.elapsed()), (Exit::Files, SUMMARY_TIMEOUT));
+        assert!(outcome.message.is_some_and(|text| text.contains("--summary-dir")));
+        drop(release);
+
+        let HungDisk { summary, release } = hung();
+        summary.scalar("loss", 1, 0.5);
+        let stop = Stop::new();
+        stop.stop(Reason::Terminated);
+        let ended = with_summary(Ended::Run(Outcome::done()), &summary, &stop).await;
+        let Ended::Stopped(Reason::Terminated, outcome) = ended else { panic!("it was stopped") };
+        assert_eq!(outcome.exit, Exit::Terminated);
+        drop(release);
+    }
+
+    #[tokio::test]
+    async fn a_runs_own_failure_comes_before_its_summarys() {
+        let HungDisk { summary, release } = hung();
+        summary.scalar("loss", 1, 0.5);
+        drop(release);
+        let own = Outcome::failed(Exit::Trap, "trapped");
+        let Ended::Run(outcome) = with_summary(Ended::Run(own.clone()), &summary, &Stop::new()).await else {
+            panic!("nobody has stopped it")
+        };
+        assert_eq!(outcome, own);
+    }
 }

@@ -1,5 +1,6 @@
 //! What stands in a process while its task lives: the server, the leader's service, and the task's half of attend.
 
+use super::stop::{Reason, Stop};
 use crate::attend::Registration;
 use crate::client::attend::LeaderClient;
 use crate::client::probe::Dialer;
@@ -37,13 +38,14 @@ pub(super) struct Standing {
     /// The task's half of attend; none where the view has no leader, or the leader has nothing to run.
     pub(super) member: Option<MemberHandle>,
     leader: Mutex<Option<JoinHandle<JobEnd>>>,
-    server: Mutex<Option<JoinHandle<Result<(), String>>>>,
+    server: Mutex<Option<JoinHandle<()>>>,
     guard: Option<Guard>,
     shutdown: CancellationToken,
 }
 
 impl Standing {
-    /// Binds and starts everything. `run` is the context of the run that is to follow, with its module's digest.
+    /// Binds and starts everything. `run` is the context of the run that is to follow, with its module's digest. A server that
+    /// ends early ends the process, by `stop`.
     ///
     /// # Errors
     /// The address can't be bound, which is worth a retry; anything else of the system's.
@@ -54,6 +56,7 @@ impl Standing {
         store: &Store,
         module_digest: Option<[u8; 32]>,
         run: Option<Arc<WorkerContext>>,
+        stop: &Stop,
     ) -> Result<Self, Outcome> {
         let incarnation = Incarnation::draw(&mut rand::rng());
         let run_id = RunId::draw(&mut rand::rng());
@@ -91,11 +94,7 @@ impl Standing {
                 let (server, guard) = server.map_err(|error| {
                     Outcome::failed(Exit::Files, format!("the server of {task} doesn't start: {error}"))
                 })?;
-                let shutdown = shutdown.clone();
-                (
-                    Some(tokio::spawn(async move { server.run(shutdown).await.map_err(|error| error.to_string()) })),
-                    Some(guard),
-                )
+                (Some(watched(server.run(shutdown.clone()), shutdown.clone(), stop.clone())), Some(guard))
             }
             None => (None, None),
         };
@@ -199,11 +198,8 @@ impl Standing {
         self.shutdown.cancel();
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(server) = server {
-            match server.await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => tracing::warn!("the server ended with an error: {error}"),
-                Err(error) => tracing::error!("the server's task failed: {error}; a bug in dchost, please report it"),
-            }
+            // It doesn't panic: it tells of those of the server.
+            let _ = server.await;
         }
     }
 
@@ -211,6 +207,27 @@ impl Standing {
     pub(super) fn cut(&self) {
         self.shutdown.cancel();
     }
+}
+
+/// Runs a server on a task of its own. One that ends before `shutdown`, however, ends the process: a task that nobody can
+/// reach would only be found lost by the others, and they would blame the network.
+fn watched<E: std::fmt::Display + Send + 'static>(
+    server: impl Future<Output = Result<(), E>> + Send + 'static,
+    shutdown: CancellationToken,
+    stop: Stop,
+) -> JoinHandle<()> {
+    let server = tokio::spawn(async move { server.await.map_err(|error| error.to_string()) });
+    tokio::spawn(async move {
+        let (early, end) = match server.await {
+            Ok(Ok(())) => (!shutdown.is_cancelled(), "it takes no connections any more".to_owned()),
+            Ok(Err(error)) => (!shutdown.is_cancelled(), error),
+            Err(error) => (true, error.to_string()),
+        };
+        if early {
+            tracing::error!("the server ended by itself: {end}");
+            stop.stop(Reason::ServerEnded(end));
+        }
+    })
 }
 
 /// Tells the server of each attempt, so that what was stored for the one before is gone before the first call.
@@ -288,4 +305,40 @@ fn without_evaluators(cluster: &ClusterSpec) -> ClusterSpec {
         view.insert(task, address);
     }
     view
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::handles::BoxFuture;
+
+    #[tokio::test]
+    async fn a_server_that_ends_early_ends_the_process() {
+        let ends: [(&str, BoxFuture<'static, Result<(), String>>); 3] = [
+            ("no connections", Box::pin(async { Ok(()) })),
+            ("accept", Box::pin(async { Err("accept failed".to_owned()) })),
+            ("panicked", Box::pin(async { panic!("on purpose") })),
+        ];
+        for (text, server) in ends {
+            let stop = Stop::new();
+            watched(server, CancellationToken::new(), stop.clone()).await.expect("the watch doesn't panic");
+            let reason = stop.wait().await;
+            assert_eq!((reason.exit(), reason.is_leaving()), (Exit::Bug, false));
+            assert!(reason.text().contains(text), "{}", reason.text());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_server_that_was_shut_down_ends_nothing() {
+        let (stop, shutdown) = (Stop::new(), CancellationToken::new());
+        let wait = shutdown.clone();
+        let server = async move {
+            wait.cancelled().await;
+            Err("a connection outlasted it".to_owned())
+        };
+        let watch = watched(server, shutdown.clone(), stop.clone());
+        shutdown.cancel();
+        watch.await.expect("the watch doesn't panic");
+        assert!(tokio::time::timeout(Duration::from_secs(3600), stop.wait()).await.is_err());
+    }
 }

@@ -3,12 +3,13 @@
 use crate::coordinator::launched::launcher_gone;
 use crate::exit::Exit;
 use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
 /// Why a process has to end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reason {
     /// SIGINT.
     Interrupted,
@@ -18,31 +19,37 @@ pub(super) enum Reason {
     LauncherGone,
     /// `--timeout` has passed.
     Timeout(Duration),
+    /// The server of this task has ended, although nobody ended it: what it says.
+    ServerEnded(String),
 }
 
 impl Reason {
     /// The exit code that it gives the process.
-    pub(super) fn exit(self) -> Exit {
+    pub(super) fn exit(&self) -> Exit {
         match self {
             Reason::Interrupted => Exit::Interrupted,
             Reason::Terminated | Reason::LauncherGone => Exit::Terminated,
             Reason::Timeout(_) => Exit::Timeout,
+            Reason::ServerEnded(_) => Exit::Bug,
         }
     }
 
     /// Whether the task leaves, rather than fails.
-    pub(super) fn is_leaving(self) -> bool {
-        !matches!(self, Reason::Timeout(_))
+    pub(super) fn is_leaving(&self) -> bool {
+        !matches!(self, Reason::Timeout(_) | Reason::ServerEnded(_))
     }
 
     /// What happened, in words.
-    pub(super) fn text(self) -> String {
+    pub(super) fn text(&self) -> String {
         match self {
             Reason::Interrupted => "ended by SIGINT".to_owned(),
             Reason::Terminated => "ended by SIGTERM".to_owned(),
             Reason::LauncherGone => "ended because `dchost launch` has gone".to_owned(),
             Reason::Timeout(timeout) => {
-                format!("the wall clock `--timeout {}` has passed", humantime::format_duration(timeout))
+                format!("the wall clock `--timeout {}` has passed", humantime::format_duration(*timeout))
+            }
+            Reason::ServerEnded(why) => {
+                format!("the server of this task ended by itself: {why}; a bug in dchost, please report it")
             }
         }
     }
@@ -51,7 +58,7 @@ impl Reason {
 /// Tells when, and why, the process has to end. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(super) struct Stop {
-    reason: watch::Receiver<Option<Reason>>,
+    reason: Arc<watch::Sender<Option<Reason>>>,
 }
 
 impl Stop {
@@ -62,7 +69,8 @@ impl Stop {
     pub(super) fn watch(launched: bool, timeout: Option<Duration>) -> io::Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        let (sender, reason) = watch::channel(None);
+        let stop = Stop::new();
+        let told = stop.clone();
         tokio::spawn(async move {
             let clock = async {
                 match timeout {
@@ -80,10 +88,25 @@ impl Stop {
                 () = launcher => Reason::LauncherGone,
                 timeout = clock => Reason::Timeout(timeout),
             };
-            // Nobody is left to end where that fails.
-            let _ = sender.send(Some(reason));
+            told.stop(reason);
         });
-        Ok(Stop { reason })
+        Ok(stop)
+    }
+
+    /// Makes one that nothing but [`stop`](Self::stop) ends.
+    pub(super) fn new() -> Self {
+        Stop { reason: Arc::new(watch::Sender::new(None)) }
+    }
+
+    /// Ends the process for a reason found within it. The first reason counts.
+    pub(super) fn stop(&self, reason: Reason) {
+        self.reason.send_if_modified(|told| {
+            let first = told.is_none();
+            if first {
+                *told = Some(reason);
+            }
+            first
+        });
     }
 
     /// Waits until the process has to end.
@@ -91,10 +114,8 @@ impl Stop {
     /// # Cancel safety
     /// Waiting has no effect.
     pub(super) async fn wait(&self) -> Reason {
-        let mut reason = self.reason.clone();
-        match reason.wait_for(Option::is_some).await {
-            Ok(reason) => reason.expect("waited until it was there"),
-            Err(_) => std::future::pending().await,
-        }
+        let mut reason = self.reason.subscribe();
+        let reason = reason.wait_for(Option::is_some).await.expect("`self` holds the sender");
+        reason.clone().expect("waited until it was there")
     }
 }

@@ -110,3 +110,39 @@ fn only_small_values_are_kept() {
     assert!(!kept(&[&small], false));
     assert!(!kept(&[&small, &large], true));
 }
+
+/// Aim: no write is applied twice because others came in great number.
+/// Method: one run with a write in flight, then more runs than are remembered, idle ones first, then all in flight.
+#[tokio::test]
+async fn runs_with_writes_in_flight_are_never_forgotten() {
+    let ledger = Ledger::default();
+    let applying = fresh(&ledger, 1).await.apply().unwrap();
+    for run in 2..=RUNS_MAX as u64 + 10 {
+        let Begin::Fresh(ticket) = ledger.begin(RunId(run), 1).await.unwrap() else { panic!("run {run} is new") };
+        ticket.apply().unwrap().finish(answer(run));
+    }
+    applying.finish(answer(7));
+    assert_eq!(replay(&ledger, 1).await.unwrap().versions, [7]);
+    assert!(matches!(ledger.begin(RunId(2), 1).await, Ok(Begin::Fresh(_))), "the oldest idle one was forgotten");
+
+    let ledger = Ledger::default();
+    let mut held = Vec::new();
+    for run in 1..=RUNS_MAX as u64 {
+        held.push(ledger.begin(RunId(run), 1).await.unwrap());
+    }
+    assert_eq!(ledger.begin(RunId(u64::MAX), 1).await.unwrap_err().code, ErrorCode::ResourceExhausted);
+    held.pop();
+    assert!(matches!(ledger.begin(RunId(u64::MAX), 1).await, Ok(Begin::Fresh(_))), "one was given up");
+}
+
+#[tokio::test]
+async fn failed_answers_count_as_well() {
+    let ledger = Ledger::default();
+    let failed = Error::new(ErrorCode::Uninitialized, "x".repeat(1 << 20)).with_names(["y".repeat(1 << 20)]);
+    for sequence in 1..=20 {
+        fresh(&ledger, sequence).await.apply().unwrap().finish(Err(failed.clone()));
+    }
+    let runs = lock(&ledger.0);
+    let run = &runs.runs[&RUN];
+    assert!(run.answer_bytes <= ANSWER_BYTES_MAX && run.answers == 3, "{} in {} bytes", run.answers, run.answer_bytes);
+}

@@ -125,6 +125,95 @@ fn containers_do_not_meet() {
 }
 
 #[test]
+fn a_push_that_would_wait_is_handed_back_unapplied() {
+    let store = Store::default();
+    let container = open(&store);
+    initialize(&container, "a", &[1.0]).unwrap();
+    initialize(&container, "b", &[1.0]).unwrap();
+    let one = f32s(&[1.0]);
+    let add = |name| update(name, UpdateKind::Add, &one, None);
+
+    let cell = container.cell_for_test("b");
+    let busy = cell.hold_for_test();
+    let Ok(TryPush::Busy(updates)) = container.try_push(vec![add("a"), add("b")], false) else {
+        panic!("`b` is being changed")
+    };
+    assert_eq!(read(&container, "a", 1), (vec![1.0], 1), "nothing is applied");
+    assert!(matches!(container.try_push(vec![add("a")], false), Ok(TryPush::Applied(_))), "`a` is free");
+    drop(busy);
+    assert!(matches!(container.try_push(updates, false), Ok(TryPush::Applied(_))));
+    assert_eq!((read(&container, "a", 1).0, read(&container, "b", 1).0), (vec![3.0], vec![2.0]));
+
+    let twice = container.try_push(vec![add("a"), add("a")], false);
+    assert!(matches!(twice, Ok(TryPush::Busy(_))), "the second change waits for the first");
+    let stale = Update { base: Some(1), ..add("a") };
+    assert_eq!(container.try_push(vec![add("b"), stale], false).unwrap_err().code, ErrorCode::Aborted);
+    assert_eq!(read(&container, "b", 1).0, [2.0], "with a base version all or none");
+    assert_eq!(container.try_push(vec![add("c")], false).unwrap_err().code, ErrorCode::Uninitialized);
+}
+
+#[test]
+fn deleted_variables_count_no_longer_although_they_are_read() {
+    let store = Store::new(StoreOptions { variable_bytes_max: Some(100), ..Default::default() });
+    let container = open(&store);
+    initialize(&container, "a", &[0.0; 20]).unwrap();
+    let cell = container.cell_for_test("a");
+    let reading = cell.hold_for_test();
+    assert_eq!(container.delete(&["a".into()]), Ok(1));
+    assert_eq!(store.variable_bytes(), 0);
+    initialize(&container, "a", &[0.0; 25]).unwrap();
+    drop(reading);
+    drop(cell);
+    assert_eq!(store.variable_bytes(), 100, "and are given back once");
+}
+
+/// Aim: who deletes GiBs isn't kept waiting while the system takes them back.
+/// Method: a value whose drop waits until the one who dropped it has gone on.
+#[test]
+fn large_values_are_dropped_elsewhere() {
+    struct Slow(std::sync::mpsc::Receiver<()>, std::sync::mpsc::Sender<()>);
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            let _ = self.0.recv_timeout(Duration::from_secs(60));
+            let _ = self.1.send(());
+        }
+    }
+    let (go_on, waits) = std::sync::mpsc::channel();
+    let (dropped, is_dropped) = std::sync::mpsc::channel();
+    drop_large(DROP_BYTES_MIN, Slow(waits, dropped));
+    assert!(is_dropped.try_recv().is_err(), "it waits for this thread");
+    go_on.send(()).unwrap();
+    assert_eq!(is_dropped.recv_timeout(Duration::from_secs(60)), Ok(()));
+}
+
+/// Aim: whoever only names containers takes no place from others, and nobody loses what is there.
+/// Method: more names than there may be containers, beside one with a variable and one that a call holds.
+#[test]
+fn containers_that_are_empty_and_unused_make_room() {
+    let store = Store::default();
+    let kept = store.open("kept", attempt(1, 3)).unwrap();
+    initialize(&kept, "w", &[1.0]).unwrap();
+    drop(kept);
+    let held = store.open("held", None).unwrap();
+    for index in 0..2 * CONTAINERS_MAX {
+        store.open(&format!("named-{index}"), attempt(1, 0)).unwrap();
+    }
+    assert_eq!(store.statuses().len(), 1);
+    assert_eq!(store.open("kept", attempt(1, 2)).unwrap_err().code, ErrorCode::Aborted, "its attempts are remembered");
+    initialize(&held, "w", &[2.0]).unwrap();
+    assert_eq!(read(&store.open("held", None).unwrap(), "w", 1), (vec![2.0], 1));
+
+    for index in 2..CONTAINERS_MAX {
+        let container = store.open(&format!("full-{index}"), None).unwrap();
+        initialize(&container, "w", &[0.0]).unwrap();
+    }
+    let error = store.open("one-more", None).unwrap_err();
+    assert_eq!(error.code, ErrorCode::ResourceExhausted, "{error}");
+    assert_eq!(store.delete_container("full-2"), 1);
+    assert!(store.open("one-more", None).is_ok());
+}
+
+#[test]
 fn new_attempt_begins_empty_and_older_ones_are_refused() {
     let store = Store::default();
     let first = store.open("default", attempt(1, 0)).unwrap();

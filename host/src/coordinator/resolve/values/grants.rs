@@ -1,8 +1,8 @@
 //! What a guest is granted, and how each grant is written.
 
 use super::ValueError;
-use crate::error::shown;
 use crate::runtime::{DirGrant, NetGrant, NetHost};
+use crate::text::shown;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -81,7 +81,7 @@ pub fn env_grant(text: &str) -> Result<EnvGrant, ValueError> {
         None => (text, None),
     };
     if name.is_empty() || text.contains('\0') {
-        return Err(ValueError(format!("`{}` lacks a name, write NAME or NAME=VALUE", text.escape_debug())));
+        return Err(ValueError(format!("`{}` lacks a name, write NAME or NAME=VALUE", shown(text))));
     }
     Ok(EnvGrant { name: name.to_owned(), value })
 }

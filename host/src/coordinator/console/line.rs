@@ -1,44 +1,9 @@
-//! What a line looks like: escapes, levels, JSON objects.
+//! What a line looks like: levels, JSON objects.
 
 use crate::handles::{Level, Origin};
-use crate::text::is_harmful;
+use crate::text::escaped_json;
 use serde_json::{Map, Value, json};
-use std::borrow::Cow;
-use std::fmt::Write;
 use std::time::SystemTime;
-
-/// Replaces control characters and direction marks by visible escapes (`\u{1b}`), so that no output can drive a terminal or forge an event.
-///
-/// Tabs stay. With `keep_colors` the sequences that only set colours (`ESC [ digits m`) stay too.
-pub fn escape_controls(text: &str, keep_colors: bool) -> Cow<'_, str> {
-    if !text.contains(is_harmful) {
-        return Cow::Borrowed(text);
-    }
-    let mut escaped = String::with_capacity(text.len() + 16);
-    let mut rest = text;
-    while let Some(c) = rest.chars().next() {
-        let color = if keep_colors { color_sequence(rest) } else { None };
-        if let Some(len) = color {
-            escaped.push_str(&rest[..len]);
-            rest = &rest[len..];
-            continue;
-        }
-        if is_harmful(c) {
-            write!(escaped, "\\u{{{:x}}}", u32::from(c)).expect("writing to a string cannot fail");
-        } else {
-            escaped.push(c);
-        }
-        rest = &rest[c.len_utf8()..];
-    }
-    Cow::Owned(escaped)
-}
-
-/// Bytes of the colour sequence that `text` starts with.
-fn color_sequence(text: &str) -> Option<usize> {
-    let inner = text.strip_prefix("\u{1b}[")?;
-    let len = inner.find(|c: char| !c.is_ascii_digit() && c != ';')?;
-    inner[len..].starts_with('m').then_some("\u{1b}[".len() + len + 1)
-}
 
 /// The level as log lines spell it.
 pub(super) fn level_name(level: Level) -> &'static str {
@@ -64,14 +29,14 @@ pub fn json_line(task: &str, level: Level, origin: Option<Origin>, message: &str
         line.insert("origin".to_owned(), json!(origin));
     }
     line.insert("message".to_owned(), json!(message));
-    Value::Object(line).to_string()
+    escaped_json(&Value::Object(line).to_string()).into_owned()
 }
 
 /// Makes a JSON line of a task's progress.
 pub(super) fn json_progress(task: &str, done: u64, total: Option<u64>, note: &str) -> String {
     let mut line = begin(task, Level::Info);
     line.insert("progress".to_owned(), json!({"done": done, "total": total, "note": note}));
-    Value::Object(line).to_string()
+    escaped_json(&Value::Object(line).to_string()).into_owned()
 }
 
 fn begin(task: &str, level: Level) -> Map<String, Value> {
@@ -97,16 +62,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn control_characters_become_visible() {
-        let check = |text: &str, plain: &str, colored: &str| {
-            assert_eq!(escape_controls(text, false), plain);
-            assert_eq!(escape_controls(text, true), colored);
-        };
-        check("plain\ttext é", "plain\ttext é", "plain\ttext é");
-        check("\u{1b}]0;owned\u{7}", "\\u{1b}]0;owned\\u{7}", "\\u{1b}]0;owned\\u{7}");
-        check("a\rb\u{9b}2J\u{7f}", "a\\u{d}b\\u{9b}2J\\u{7f}", "a\\u{d}b\\u{9b}2J\\u{7f}");
-        check("\u{1b}[1;31mred\u{1b}[0m", "\\u{1b}[1;31mred\\u{1b}[0m", "\u{1b}[1;31mred\u{1b}[0m");
-        check("\u{1b}[2J\u{1b}[", "\\u{1b}[2J\\u{1b}[", "\\u{1b}[2J\\u{1b}[");
+    fn json_lines_hold_nothing_harmful_and_all_that_was_said() {
+        let said = "a\u{1b}[2J\u{9b}b\u{202e}\n";
+        let lines = [json_line("ps:0", Level::Info, None, said), json_progress("ps:0", 1, None, said)];
+        for (line, message) in lines.iter().zip(["/message", "/progress/note"]) {
+            assert!(!line.contains(crate::text::is_harmful), "{line:?}");
+            let read: Value = serde_json::from_str(line).expect("a line is JSON");
+            assert_eq!(read.pointer(message), Some(&json!(said)));
+        }
     }
 
     #[test]
