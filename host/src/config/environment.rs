@@ -39,7 +39,10 @@ impl Environment {
     pub fn text(&self, name: &str) -> Result<Option<&str>, Fault> {
         let Some(value) = self.variables.get(OsStr::new(name)) else { return Ok(None) };
         value.to_str().map(Some).ok_or_else(|| {
-            let what = format!("is not UTF-8: `{}`", value.to_string_lossy().escape_debug());
+            // Without the value, which may be a secret.
+            let good_bytes =
+                std::str::from_utf8(value.as_encoded_bytes()).map_or_else(|bad| bad.valid_up_to(), str::len);
+            let what = format!("is not UTF-8 from byte {good_bytes} of its value on");
             Fault::new(format!("`{name}`"), what, "set it to text, or unset it")
         })
     }

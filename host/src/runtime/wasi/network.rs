@@ -65,7 +65,7 @@ impl Network {
 
     /// The address that a UDP socket gets: of loopback, where nothing else is granted, instead of every interface's.
     pub(super) fn udp_address(&self, asked: SocketAddr) -> SocketAddr {
-        if !asked.ip().is_unspecified() || !self.grants.iter().all(NetGrant::is_loopback) {
+        if !asked.ip().is_unspecified() || asked.port() != 0 || !self.grants.iter().all(NetGrant::is_loopback) {
             return asked;
         }
         let loopback = match asked.ip() {
@@ -272,6 +272,8 @@ mod tests {
         let any = address("0.0.0.0:0");
         assert_eq!(network(&[("127.0.0.1", None)]).udp_address(any), address("127.0.0.1:0"));
         assert_eq!(network(&[("localhost", None)]).udp_address(address("[::]:0")), address("[::1]:0"));
+        let port = address("0.0.0.0:53");
+        assert_eq!(network(&[("127.0.0.1", None)]).udp_address(port), port, "it is refused as it was asked for");
         assert_eq!(network(&[("127.0.0.1", None), ("203.0.113.1", None)]).udp_address(any), any);
     }
 
