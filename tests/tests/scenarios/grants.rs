@@ -325,6 +325,27 @@ fn pipes_and_devices_are_not_opened() -> Result<()> {
 }
 
 #[test]
+fn a_path_longer_than_any_is_an_error() -> Result<()> {
+    let folder = folder()?;
+    let [_, data, ..] = grants(folder.path());
+    let long = [
+        "read=/data/LONG",
+        "write=/data/LONG",
+        "stat=/data/LONG",
+        "mkdir=/data/LONG",
+        "remove=/data/LONG",
+        "read-link=/data/LONG",
+        "symlink=LONG,/data/link",
+        "symlink=file.txt,/data/LONG",
+        "rename=/data/file.txt,/data/LONG",
+        "hard-link=/data/LONG,/data/linked",
+    ];
+    let outcome = tries("escapes", &["--dir", &data], long)?;
+    check(&outcome, &long.map(|thing| (thing.to_owned(), "InvalidFilename")));
+    Ok(())
+}
+
+#[test]
 fn names_that_are_not_text_are_errors_of_their_entry() -> Result<()> {
     let folder = folder()?;
     fs::write(folder.path().join("data").join(OsString::from_vec(b"bad\xff".to_vec())), "")?;

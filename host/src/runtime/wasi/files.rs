@@ -26,6 +26,10 @@ const FILES_MAX: usize = 256;
 /// Listings of directories held at once in one run, in bytes: wasmtime-wasi reads a directory as a whole.
 const LISTINGS_BYTES_MAX: u64 = 64 << 20;
 
+/// Longest path that is looked at, in bytes; the system has no longer one. The host copies a path, and a guest can make one of
+/// hundreds of megabytes.
+const PATH_BYTES_MAX: usize = 4096;
+
 /// What an entry of a listing takes beside its name, in bytes.
 const ENTRY_BYTES: u64 = 64;
 
@@ -101,6 +105,11 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 
 fn borrow(descriptor: u32) -> Resource<Descriptor> {
     Resource::new_borrow(descriptor)
+}
+
+/// Fails for what is longer than any path.
+fn fits(path: &str) -> FsResult<()> {
+    if path.len() <= PATH_BYTES_MAX { Ok(()) } else { Err(ErrorCode::NameTooLong.into()) }
 }
 
 /// Whether a call was refused by a rule of the sandbox, or by the system for want of rights.
@@ -203,6 +212,7 @@ macro_rules! pass_on {
 macro_rules! pass_on_reading {
     ($(fn $name:ident($([$flags:ident: $ty:ty])? path) -> $out:ty;)*) => {$(
         async fn $name(&mut self, this: Resource<Descriptor>, $($flags: $ty,)? path: String) -> FsResult<$out> {
+            fits(&path)?;
             let rep = this.rep();
             let answer = self.wasi.$name(this, $($flags,)? path.clone()).await;
             self.told_reading(rep, &path, answer)
@@ -220,6 +230,7 @@ macro_rules! pass_on_writing {
             path: String
             $(, $arg: $arg_ty)*
         ) -> FsResult<$out> {
+            fits(&path)?;
             let rep = this.rep();
             let answer = self.wasi.$name(this, $($flags,)? path.clone() $(, $arg)*).await;
             self.told_writing(&[(rep, &path)], answer).await
@@ -283,6 +294,7 @@ impl HostDescriptor for FilesView<'_> {
         open_flags: OpenFlags,
         flags: DescriptorFlags,
     ) -> FsResult<Resource<Descriptor>> {
+        fits(&path)?;
         let rep = this.rep();
         self.room_for_one()?;
         self.only_files(rep, path_flags, &path).await?;
@@ -313,6 +325,8 @@ impl HostDescriptor for FilesView<'_> {
         new_dir: Resource<Descriptor>,
         new: String,
     ) -> FsResult<()> {
+        fits(&old)?;
+        fits(&new)?;
         let (from, to) = (this.rep(), new_dir.rep());
         let answer = self.wasi.link_at(this, old_flags, old.clone(), new_dir, new.clone()).await;
         self.told_writing(&[(from, &old), (to, &new)], answer).await
@@ -325,12 +339,16 @@ impl HostDescriptor for FilesView<'_> {
         new_dir: Resource<Descriptor>,
         new: String,
     ) -> FsResult<()> {
+        fits(&old)?;
+        fits(&new)?;
         let (from, to) = (this.rep(), new_dir.rep());
         let answer = self.wasi.rename_at(this, old.clone(), new_dir, new.clone()).await;
         self.told_writing(&[(from, &old), (to, &new)], answer).await
     }
 
     async fn symlink_at(&mut self, this: Resource<Descriptor>, target: String, path: String) -> FsResult<()> {
+        fits(&target)?;
+        fits(&path)?;
         let rep = this.rep();
         let answer = self.wasi.symlink_at(this, target.clone(), path.clone()).await;
         if target.starts_with('/') {

@@ -17,6 +17,9 @@ use wasmtime_wasi::p2::{DynPollable, Network as NetworkHandle, Pollable};
 /// How long a look-up may take; resolvers of systems try some servers some times, for 5 s each.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(15);
 
+/// Longest name of the DNS, in bytes.
+const NAME_BYTES_MAX: usize = 254;
+
 /// Addresses of one answer; more than any resolver gives.
 const ANSWER_ADDRESSES_MAX: usize = 64;
 
@@ -93,6 +96,9 @@ pub(super) fn add_to_linker(linker: &mut Linker<State>) -> wasmtime::Result<()> 
 
 /// Begins a look-up, or refuses it.
 fn begin(network: &Arc<Network>, name: &str) -> Result<LookUp, ErrorCode> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(ErrorCode::InvalidArgument);
+    }
     // An address is its own answer; whether it is granted is asked when it is used.
     if let Some(address) = literal(name) {
         let (_, answer) = watch::channel(Some(Ok(vec![address])));
@@ -180,6 +186,12 @@ mod tests {
         {
             assert!(matches!(answer(&network, name).await, Err(ErrorCode::AccessDenied)), "{name:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_name_longer_than_any_is_refused() {
+        let long = "a".repeat(NAME_BYTES_MAX + 1);
+        assert!(matches!(answer(&network(&[&long]), &long).await, Err(ErrorCode::InvalidArgument)));
     }
 
     #[tokio::test]
