@@ -6,7 +6,7 @@ use crate::architecture::source::{Source, root, sources};
 const CONTROLS: usize = 26;
 
 fn document() -> String {
-    std::fs::read_to_string(root().join("docs/security.md")).unwrap()
+    std::fs::read_to_string(root().join("docs/security.md")).expect("the document is there")
 }
 
 /// The rows of the table of controls: their cells.

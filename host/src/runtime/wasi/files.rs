@@ -3,25 +3,38 @@
 //!
 //! That a path stays in its directory and a `:ro` directory as it is, is wasmtime-wasi's work; here it is told.
 
+#[cfg(test)]
+mod tests;
+
 use super::Denials;
 use crate::error::shown;
 use crate::runtime::grants::DirGrant;
 use crate::runtime::state::State;
-use std::collections::BTreeMap;
+use bytes::Bytes;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::sync::{Arc, Weak};
-use wasmtime::component::{HasData, Linker, Resource};
+use wasmtime::component::{HasData, Linker, Resource, ResourceTable};
 use wasmtime_wasi::filesystem::{Descriptor, WasiFilesystemCtxView};
 use wasmtime_wasi::p2::bindings::filesystem::preopens;
 use wasmtime_wasi::p2::bindings::filesystem::types::{
     self, Advice, DescriptorFlags, DescriptorStat, DescriptorType, DirectoryEntry, DirectoryEntryStream, ErrorCode,
     Filesize, HostDescriptor, HostDirectoryEntryStream, MetadataHashValue, NewTimestamp, OpenFlags, PathFlags,
 };
-use wasmtime_wasi::p2::{DynInputStream, DynOutputStream, FsError, FsResult};
+use wasmtime_wasi::p2::{
+    DynInputStream, DynOutputStream, FsError, FsResult, OutputStream, Pollable, StreamError, StreamResult,
+};
 
 /// Files and directories open at once in one run. Each is a file descriptor of the process, which needs some itself; 1024
 /// are usual.
 const FILES_MAX: usize = 256;
+
+/// Streams of one direction on files, open at once in one run. They take no descriptors of their own, but each may hold
+/// [`WRITE_BYTES_MAX`], read ahead or until the disk has taken it.
+const STREAMS_MAX: usize = FILES_MAX;
+
+/// What one write to a file may bring, in bytes, which is what wasmtime-wasi tells those who ask before they write.
+const WRITE_BYTES_MAX: usize = 64 << 10;
 
 /// Listings of directories held at once in one run, in bytes: wasmtime-wasi reads a directory as a whole.
 const LISTINGS_BYTES_MAX: u64 = 64 << 20;
@@ -44,6 +57,9 @@ pub(crate) struct FileUse {
     open: Vec<Weak<File>>,
     /// Bytes of listings that are held, by their place in the table.
     listings: BTreeMap<u32, u64>,
+    /// Places in the table of streams that read, and of those that write; some may be closed.
+    readers: BTreeSet<u32>,
+    writers: BTreeSet<u32>,
 }
 
 impl FileUse {
@@ -107,6 +123,62 @@ fn borrow(descriptor: u32) -> Resource<Descriptor> {
     Resource::new_borrow(descriptor)
 }
 
+/// A stream that writes a file. wasmtime-wasi's own takes a write of any size and holds it until the disk has taken it, and
+/// the guest need not wait before it writes to the next stream.
+struct Writer(DynOutputStream);
+
+#[wasmtime_wasi::async_trait]
+impl OutputStream for Writer {
+    fn write(&mut self, bytes: Bytes) -> StreamResult<()> {
+        if bytes.len() > WRITE_BYTES_MAX {
+            return Err(StreamError::trap(&format!(
+                "a write of {} bytes to a file, but `check-write` allows {WRITE_BYTES_MAX} at most",
+                bytes.len()
+            )));
+        }
+        self.0.write(bytes)
+    }
+
+    fn flush(&mut self) -> StreamResult<()> {
+        self.0.flush()
+    }
+
+    fn check_write(&mut self) -> StreamResult<usize> {
+        Ok(self.0.check_write()?.min(WRITE_BYTES_MAX))
+    }
+
+    async fn blocking_write_and_flush(&mut self, bytes: Bytes) -> StreamResult<()> {
+        self.0.blocking_write_and_flush(bytes).await
+    }
+
+    async fn cancel(&mut self) {
+        self.0.cancel().await;
+    }
+}
+
+#[wasmtime_wasi::async_trait]
+impl Pollable for Writer {
+    async fn ready(&mut self) {
+        self.0.ready().await;
+    }
+}
+
+/// Fails where a run has as many streams of one direction as it may have. They are closed by functions of `wasi:io`, so that
+/// the table says which are open still.
+fn room_for_stream<T: 'static>(table: &ResourceTable, streams: &mut BTreeSet<u32>, denials: &Denials) -> FsResult<()> {
+    if streams.len() >= STREAMS_MAX {
+        streams.retain(|&rep| table.get(&Resource::<T>::new_borrow(rep)).is_ok());
+    }
+    if streams.len() < STREAMS_MAX {
+        return Ok(());
+    }
+    denials.tell(format!(
+        "the guest has {STREAMS_MAX} streams of one direction open on files, the most that one run may have; it gets no more \
+         until it closes some"
+    ));
+    Err(ErrorCode::InsufficientMemory.into())
+}
+
 /// Fails for what is longer than any path.
 fn fits(path: &str) -> FsResult<()> {
     if path.len() <= PATH_BYTES_MAX { Ok(()) } else { Err(ErrorCode::NameTooLong.into()) }
@@ -154,6 +226,25 @@ impl FilesView<'_> {
             "the guest has {FILES_MAX} files open, the most that one run may have; it gets no more until it closes some"
         ));
         Err(ErrorCode::InsufficientMemory.into())
+    }
+
+    /// Opens a stream that writes.
+    fn writer(
+        &mut self,
+        this: Resource<Descriptor>,
+        open: impl FnOnce(&mut WasiFilesystemCtxView<'_>, Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>>,
+    ) -> FsResult<Resource<DynOutputStream>> {
+        let FilesView { wasi, files } = self;
+        room_for_stream::<DynOutputStream>(wasi.table, &mut files.writers, &files.denials)?;
+        let rep = this.rep();
+        let answer = open(wasi, this);
+        if is_refused(&answer) {
+            files.tell_read_only(rep);
+        }
+        let stream: DynOutputStream = Box::new(Writer(wasi.table.delete(answer?)?));
+        let stream = wasi.table.push(stream)?;
+        files.writers.insert(stream.rep());
+        Ok(stream)
     }
 
     /// Fails for what is neither a file nor a directory: opening a FIFO waits for its other end, a device may do anything.
@@ -379,7 +470,11 @@ impl HostDescriptor for FilesView<'_> {
     }
 
     fn read_via_stream(&mut self, this: Resource<Descriptor>, offset: Filesize) -> FsResult<Resource<DynInputStream>> {
-        self.wasi.read_via_stream(this, offset)
+        let FilesView { wasi, files } = self;
+        room_for_stream::<DynInputStream>(wasi.table, &mut files.readers, &files.denials)?;
+        let stream = wasi.read_via_stream(this, offset)?;
+        files.readers.insert(stream.rep());
+        Ok(stream)
     }
 
     fn write_via_stream(
@@ -387,21 +482,11 @@ impl HostDescriptor for FilesView<'_> {
         this: Resource<Descriptor>,
         offset: Filesize,
     ) -> FsResult<Resource<DynOutputStream>> {
-        let rep = this.rep();
-        let answer = self.wasi.write_via_stream(this, offset);
-        if is_refused(&answer) {
-            self.files.tell_read_only(rep);
-        }
-        answer
+        self.writer(this, |wasi, this| wasi.write_via_stream(this, offset))
     }
 
     fn append_via_stream(&mut self, this: Resource<Descriptor>) -> FsResult<Resource<DynOutputStream>> {
-        let rep = this.rep();
-        let answer = self.wasi.append_via_stream(this);
-        if is_refused(&answer) {
-            self.files.tell_read_only(rep);
-        }
-        answer
+        self.writer(this, |wasi, this| wasi.append_via_stream(this))
     }
 
     async fn is_same_object(&mut self, a: Resource<Descriptor>, b: Resource<Descriptor>) -> wasmtime::Result<bool> {
