@@ -7,8 +7,11 @@ use crate::attend::{Mode, Replication};
 use crate::coordinator::resolve::values::{
     self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout, WasmOption,
 };
+use crate::text::shown;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
+use clap::error::ErrorKind;
 use clap::{ArgAction, Args, Parser, Subcommand};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -43,6 +46,29 @@ pub struct Cli {
     /// What is logged, and how.
     #[command(flatten)]
     pub log: LogOptions,
+}
+
+impl Cli {
+    /// Reads a command line, the program's name first.
+    ///
+    /// # Errors
+    /// clap's, whose text is for the user; an argument that is not UTF-8 is named by its position, which clap's is not.
+    pub fn read(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(arguments).map_err(|error| {
+            if error.kind() != ErrorKind::InvalidUtf8 {
+                return error;
+            }
+            // Paths may be any bytes, but then they aren't what clap complains of, or are beside it.
+            let bad = arguments.iter().enumerate().filter(|(_, argument)| argument.to_str().is_none());
+            let bad: Vec<_> = bad
+                .map(|(index, argument)| format!("argument {index}, `{}`", shown(&argument.to_string_lossy())))
+                .collect();
+            clap::Error::raw(
+                ErrorKind::InvalidUtf8,
+                format!("not UTF-8: {}; options and arguments of the guest must be text\n", bad.join("; ")),
+            )
+        })
+    }
 }
 
 /// The subcommands.
@@ -343,6 +369,7 @@ fn end_parser() -> impl TypedValueParser<Value = EndRule> {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+    use std::os::unix::ffi::OsStringExt as _;
 
     #[test]
     fn launch_has_no_more_tasks_than_a_machine_bears() {
@@ -355,6 +382,21 @@ mod tests {
     #[test]
     fn verify_cli() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_argument_that_is_not_text_is_named_by_its_position() {
+        let bad = || OsString::from_vec(vec![b'a', 0xff]);
+        for (arguments, position) in [
+            (vec!["dchost".into(), "--module".into(), "m".into(), "--".into(), bad()], 4),
+            (vec!["dchost".into(), "--env".into(), bad()], 2),
+            (vec!["dchost".into(), "plan".into(), "--".into(), "x".into(), bad()], 4),
+        ] {
+            let error = Cli::read(&arguments).unwrap_err().to_string();
+            assert!(error.contains(&format!("argument {position}, `a\u{fffd}`")), "{error}");
+        }
+        // A path may be any bytes.
+        assert!(Cli::read(&["dchost".into(), "--module".into(), bad()]).is_ok());
     }
 
     #[test]

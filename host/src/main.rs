@@ -1,6 +1,5 @@
 //! The `dchost` binary: parse, start tracing, run, exit code.
 
-use clap::Parser as _;
 use dchost::cli::{Cli, Command, LogFormat};
 use dchost::commands::{self, launch::LaunchError};
 use dchost::config::{self, Environment, LogConfig};
@@ -13,7 +12,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args_os().collect();
-    let cli = match Cli::try_parse_from(&arguments) {
+    let cli = match Cli::read(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
             if !commands::plan::print_usage_error(&arguments, &error) {

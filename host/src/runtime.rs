@@ -13,6 +13,7 @@
 //! | `load`, `sniff`, `cost`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
+//! | `wasi` | WASI behind these grants: sockets, name look-ups, files, and what is told when they are refused |
 //! | `run`, `watch`, `trap` | one call of `worker_fn`, what an onlooker sees of it, how its end is told |
 //! | `bindings`, `lift`, `state`, `calls` | generated code, arguments in guest memory, what a store holds, the way every waiting host call goes |
 //! | `output` | the guest's stdout and stderr, line by line |
@@ -47,6 +48,7 @@ mod tests;
 mod ticker;
 mod trap;
 mod variables;
+mod wasi;
 mod watch;
 mod worker_context;
 

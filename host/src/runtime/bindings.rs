@@ -264,7 +264,7 @@ pub(super) use self::dchost::worker as wit;
 /// Links everything that a component may import.
 pub(super) fn linker(engine: &Engine) -> wasmtime::Result<Linker<State>> {
     let mut linker = Linker::new(engine);
-    wasmtime_wasi::p2::add_to_linker_async(&mut linker)?;
+    super::wasi::add_to_linker(&mut linker)?;
     types::add_to_linker::<_, HasSelf<State>>(&mut linker, |state| state)?;
     wit::worker_context::add_to_linker::<_, HasSelf<State>>(&mut linker, |state| state)?;
     wit::pending::add_to_linker::<_, HasSelf<State>>(&mut linker, |state| state)?;

@@ -5,10 +5,11 @@ use super::engine::EngineInner;
 use super::grants::{DirGrant, NetGrant};
 use super::limits::{INSTANCES_MAX, Limit, Limiter, Limits, MEMORIES_MAX, TABLES_MAX, TensorExceeded, mib};
 use super::load::Module;
-use super::output::{Output, Stream};
+use super::output::Output;
 use super::pending::PendingUse;
 use super::state::State;
 use super::trap;
+use super::wasi::{self, Denials, FileUse, Network};
 use super::watch::RunWatch;
 use crate::error::Error;
 use crate::handles::Handles;
@@ -22,10 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use wasmtime::component::{ResourceTable, ResourceTableError};
 use wasmtime::{Store, Trap, UpdateDeadline};
-use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx};
-
-/// Random bytes of one call, at most: nobody needs more at once, and the host makes them.
-const RANDOM_BYTES_MAX: u64 = 1 << 20;
+use wasmtime_wasi::I32Exit;
 
 /// Longest message of a failed `worker_fn` that is kept, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -146,7 +144,10 @@ impl Module {
         output: &Output,
         meter: &Arc<Meter>,
     ) -> Result<Store<State>, String> {
-        let wasi = self.wasi(&options, output)?;
+        let denials = Arc::new(Denials::default());
+        let network = Arc::new(Network::new(options.net.clone(), Arc::clone(&denials)));
+        let wasi = wasi::context(self.name(), &options, output, &network)?;
+        let files = FileUse::new(options.dirs, denials);
         let EngineInner { wasmtime, options: engine, .. } = &*self.inner.engine;
         let limits = options.limits;
         let mut table = ResourceTable::new();
@@ -154,6 +155,8 @@ impl Module {
         let state = State {
             wasi,
             table,
+            network,
+            files,
             limiter: Limiter::new(limits.memory_bytes_max),
             calls: Calls::new(handles.interrupt.clone(), watch.clone()),
             handles,
@@ -183,27 +186,6 @@ impl Module {
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });
         Ok(store)
-    }
-
-    /// Deny by default: what isn't given here isn't there.
-    fn wasi(&self, options: &GuestOptions, output: &Output) -> Result<WasiCtx, String> {
-        let mut wasi = WasiCtx::builder();
-        wasi.allow_blocking_current_thread(false)
-            .max_random_size(RANDOM_BYTES_MAX)
-            .allow_tcp(false)
-            .allow_udp(false)
-            .allow_ip_name_lookup(false)
-            .stdout(output.sink(Stream::Stdout))
-            .stderr(output.sink(Stream::Stderr))
-            .arg(self.name())
-            .args(&options.args)
-            .envs(&options.env);
-        for DirGrant { host, guest, read_only } in &options.dirs {
-            let permissions = if *read_only { FsPerms::ReadOnly } else { FsPerms::ReadWrite };
-            wasi.preopened_dir(host, guest, permissions)
-                .map_err(|error| format!("can't open directory `{}` of `--dir`: {error:#}", host.display()))?;
-        }
-        Ok(wasi.build())
     }
 }
 

@@ -6,6 +6,7 @@ mod cases;
 mod components;
 mod damaged;
 mod failures;
+mod grants;
 mod hostile;
 mod jobs;
 mod launch;
