@@ -3,6 +3,7 @@
 use super::engine::{Engine, EngineInner};
 use super::fit::{self, Misfit};
 use super::limits::{Limits, mib};
+use super::output::{escape, truncated};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
 use bytes::Bytes;
@@ -20,6 +21,9 @@ const WASM_PAGE_BYTES: u64 = 64 << 10;
 
 /// How alike a file's name must be to be suggested, from 0 to 1.
 const SUGGESTION_SIMILARITY_MIN: f64 = 0.75;
+
+/// Longest reason of a refusal that is shown, in bytes: it names a place in the file, and may repeat a name of any length.
+const REASON_BYTES_MAX: usize = 4096;
 
 /// Entries of a directory that are looked through for a suggestion.
 const SUGGESTION_ENTRIES_MAX: usize = 10_000;
@@ -345,7 +349,21 @@ async fn on_thread<T: Send + 'static>(
     }
 }
 
-/// An error of wasmtime with its causes, on one line.
+/// An error of wasmtime with its causes, on one line: it repeats names of the file, which are whatever its author likes.
 fn one_line(error: &wasmtime::Error) -> String {
-    format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    escape(truncated(&text, REASON_BYTES_MAX).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_in_a_refusal_are_harmless_and_short() {
+        let name = format!("\u{1b}]0;owned\u{7}\n{}", "x".repeat(1 << 20));
+        let line = one_line(&wasmtime::Error::msg(name).context("failed to parse"));
+        assert!(line.starts_with("failed to parse: \\u{1b}]0;owned\\u{7} xxx"), "{}", &line[..60]);
+        assert!(line.len() <= 2 * REASON_BYTES_MAX && !line.contains(char::is_control));
+    }
 }

@@ -196,9 +196,12 @@ impl Console for Checked {
 
 impl Summary for Checked {
     fn scalar(&self, tag: &str, _step: u64, _value: f64) {
-        assert!(tag.len() <= 256, "a tag of {} bytes", tag.len());
+        check_line(tag, TAG_BYTES_MAX);
     }
 }
+
+/// Bytes of a tag: 256, each shown as an escape at most.
+const TAG_BYTES_MAX: usize = 10 * 256;
 
 /// Bytes of a line that is shown: the limit's 64 KiB, each byte escaped as `\u{7f}` at most, and a mark.
 const LINE_BYTES_MAX: usize = 6 * (64 << 10) + 1024;

@@ -1,13 +1,13 @@
 //! Checks of what users read.
 
-/// Checks a text that may have several lines: no control characters beside the line breaks, and an end.
+/// Checks a text that may have several lines: no control characters beside line breaks and tabs, and an end.
 ///
 /// # Panics
 /// The text breaks that.
 #[track_caller]
 pub fn check_block(text: &str, bytes_max: usize) {
     assert!(text.len() <= bytes_max, "{} bytes, more than {bytes_max}: {}", text.len(), start(text));
-    let control = text.chars().find(|char| char.is_control() && *char != '\n');
+    let control = text.chars().find(|char| char.is_control() && !matches!(char, '\n' | '\t'));
     assert_eq!(control, None, "a control character in {}", start(text));
 }
 

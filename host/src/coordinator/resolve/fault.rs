@@ -1,5 +1,7 @@
 //! Faults of a configuration: all of them in one report.
 
+use crate::coordinator::console::escape_controls;
+use std::borrow::Cow;
 use std::fmt;
 
 /// One fault: where it is, what it is and how to mend it.
@@ -14,7 +16,8 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Makes a fault of its parts.
+    /// Makes a fault of its parts: control characters become escapes, so that a report has a line for each fault, and what
+    /// is too long is cut.
     pub fn new(place: impl Into<String>, what: impl Into<String>, mend: impl Into<String>) -> Self {
         Fault { place: cut(place.into()), what: cut(what.into()), mend: cut(mend.into()) }
     }
@@ -27,6 +30,10 @@ const PART_BYTES_MAX: usize = 2000;
 const TOLD_MAX: usize = 50;
 
 fn cut(text: String) -> String {
+    let text = match escape_controls(&text, false) {
+        Cow::Owned(escaped) => escaped,
+        Cow::Borrowed(_) => text,
+    };
     if text.len() <= PART_BYTES_MAX {
         return text;
     }
@@ -64,6 +71,14 @@ impl std::error::Error for Faults {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_has_a_line_for_each_fault_whatever_was_written() {
+        let text = "a\nb\u{1b}[2J";
+        let faults = Faults((0..2).map(|_| Fault::new(text, text, text)).collect());
+        let line = r"a\u{a}b\u{1b}[2J: a\u{a}b\u{1b}[2J; a\u{a}b\u{1b}[2J";
+        assert_eq!(faults.to_string(), format!("configuration refused, 2 faults:\n  {line}\n  {line}"));
+    }
 
     #[test]
     fn a_report_is_bounded_whatever_was_written() {
