@@ -4,13 +4,22 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 use std::fmt::Write as _;
 
 const PACKAGES: &[&str] = &["dchost:worker", "dchost:workers", "wasi:cli", "wasi:io", "wasi:clocks", "acme:gpu"];
-const INTERFACES: &[&str] =
-    &["worker-context", "worker-contex", "log", "summary", "variables", "environment", "poll", "monotonic-clock", "ops", "entry"];
+const INTERFACES: &[&str] = &[
+    "worker-context",
+    "worker-contex",
+    "log",
+    "summary",
+    "variables",
+    "environment",
+    "poll",
+    "monotonic-clock",
+    "ops",
+    "entry",
+];
 const VERSIONS: &[&str] =
     &["@0.1.0", "@0.1.7", "@0.2.0", "@0.2.3", "@0.2.0-rc-2023-11-05", "@0.3.0", "@1.0.0", "@0.1.0-dev", ""];
-const FUNCTIONS: &[&str] = &[
-    "is-chief", "num-workers", "attempt", "barrier", "write", "scalar", "now", "get-arguments", "run", "attemp", "x",
-];
+const FUNCTIONS: &[&str] =
+    &["is-chief", "num-workers", "attempt", "barrier", "write", "scalar", "now", "get-arguments", "run", "attemp", "x"];
 const TYPES: &[&str] = &[
     "(result bool)",
     "(result u32)",

@@ -1,6 +1,6 @@
 //! Runs a guest in a cluster without a network, on a clock that jumps, and checks how it ended.
 
-use crate::text::{check_block, check_line};
+use crate::text::{check_block, check_line, show};
 use dchost::attend::{Mode, Replication};
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::context::WorkerContext;
@@ -78,6 +78,7 @@ pub async fn run(module: &Module, place: u8, args: Vec<String>) -> Option<RunRep
         }
     };
     drop(run);
+    show(|| format!("{report:#?}\nvariables: {:?}", store.statuses()));
     if let Some(report) = &report {
         check(report);
     }

@@ -155,7 +155,8 @@ pub fn loader(guest: &Guest) -> Vec<(String, Vec<u8>)> {
 
 /// Command lines, environments and files.
 pub fn config() -> Vec<(String, Vec<u8>)> {
-    const CLUSTER: &str = r#"{"chief":["h:1"],"worker":["a:2222","b:2222"],"ps":{"3":"c:1"},"evaluator":["127.0.0.1:9"]}"#;
+    const CLUSTER: &str =
+        r#"{"chief":["h:1"],"worker":["a:2222","b:2222"],"ps":{"3":"c:1"},"evaluator":["127.0.0.1:9"]}"#;
     let file = concat!(
         "Ttimeout = \"3s\"\nmax-memory = \"1GiB\"\nfuel = 7\nmax-handles = 5\ncpu-timeout = \"none\"\n",
         "dir = [\"/tmp::/data:ro\"]\nenv = [\"A=b\"]\ninsecure = true\nmode = \"independent-worker\"\n",
@@ -163,7 +164,10 @@ pub fn config() -> Vec<(String, Vec<u8>)> {
     );
     let seeds: [&[&str]; 12] = [
         &["F--module=m.wasm", "F--task=worker:0", "F--cluster={\"worker\":[\"127.0.0.1:1\"]}"],
-        &["F--module=m.wasm", &format!("ETF_CONFIG={{\"cluster\":{CLUSTER},\"task\":{{\"type\":\"ps\",\"index\":3}}}}")],
+        &[
+            "F--module=m.wasm",
+            &format!("ETF_CONFIG={{\"cluster\":{CLUSTER},\"task\":{{\"type\":\"ps\",\"index\":3}}}}"),
+        ],
         &["F--module=m.wasm", &format!("EDCHOST_CLUSTER={CLUSTER}"), "EDCHOST_TASK=worker:1", "F--insecure"],
         &[file, "F--module=m.wasm", "F--bind=[::1]:0"],
         &["F--dir=/tmp::/data:ro", "F--env=HOME", "EHOME=/tmp", "F--env=A=b", "F-Wfuel=7,max-handles=5", "F--no-cache"],
@@ -172,7 +176,14 @@ pub fn config() -> Vec<(String, Vec<u8>)> {
         &["Fplan", "F--mode=split-client", "F--rpc-layer=none", "F--replication=in-graph", "F--format=json"],
         &["EDCHOST_VERBOSE=3", "EDCHOST_LOG_FORMAT=jsn", "EDCHOST_DIR=/tmp;/x::y:ro", "EDCHOST_MAX_MEMRY=1"],
         &["1GiB", "512KiB", "3.5 MiB", "0", "18446744073709551615", "1h 3s", "none", "0s", "1year", "500ms"],
-        &["cpu-timeout=1s", "max-wasm-stack=64MiB", "unknown-imports-trap=true", "/tmp::/data:ro", "NAME=VALUE", "NAME"],
+        &[
+            "cpu-timeout=1s",
+            "max-wasm-stack=64MiB",
+            "unknown-imports-trap=true",
+            "/tmp::/data:ro",
+            "NAME=VALUE",
+            "NAME",
+        ],
         &["10.0.0.0/8:443", "[::1]:80", "example.org", "sha256:00", "coredump=/tmp", "*.example.org:1"],
     ];
     let seeds = seeds.iter().enumerate();

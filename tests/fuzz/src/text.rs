@@ -1,5 +1,7 @@
 //! Checks of what users read.
 
+use std::sync::LazyLock;
+
 /// Checks a text that may have several lines: no control characters beside line breaks and tabs, and an end.
 ///
 /// # Panics
@@ -19,6 +21,14 @@ pub fn check_block(text: &str, bytes_max: usize) {
 pub fn check_line(text: &str, bytes_max: usize) {
     check_block(text, bytes_max);
     assert!(!text.contains('\n'), "more than one line: {}", start(text));
+}
+
+/// Prints what came of an input where `FUZZ_SHOW` is set: for looking at one input.
+pub fn show(text: impl FnOnce() -> String) {
+    static WANTED: LazyLock<bool> = LazyLock::new(|| std::env::var_os("FUZZ_SHOW").is_some());
+    if *WANTED {
+        eprintln!("{}", text());
+    }
 }
 
 fn start(text: &str) -> String {

@@ -12,7 +12,7 @@
 
 use bytes::Bytes;
 use dchost::runtime::{Engine, EngineOptions, LoadError};
-use dchost_fuzz::text::{check_block, check_line};
+use dchost_fuzz::text::{check_block, check_line, show};
 use dchost_fuzz::{fit, guest::Guest, run, seeds};
 use libfuzzer_sys::arbitrary::Unstructured;
 use libfuzzer_sys::fuzz_target;
@@ -64,6 +64,7 @@ fn component(data: &[u8]) -> Option<Vec<u8>> {
 
 fn refused(error: &LoadError) {
     let text = error.to_string();
+    show(|| text.clone());
     match error {
         LoadError::Bug { .. } => panic!("a bug in dchost: {text}"),
         LoadError::CompileTimeout { .. } => panic!("a small file takes long to compile: {text}"),

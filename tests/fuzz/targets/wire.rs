@@ -30,7 +30,8 @@ use dchost::wire::header::Header;
 use dchost::wire::tensor::ChunkOrder;
 use dchost::wire::v1::{self, cluster_server::ClusterServer, ops_server::OpsServer};
 use dchost::wire::{attend, status};
-use dchost_fuzz::{run, seeds, text::check_block};
+use dchost_fuzz::text::{check_block, show};
+use dchost_fuzz::{run, seeds};
 use http_body_util::{BodyExt as _, Full};
 use libfuzzer_sys::fuzz_target;
 use peak_alloc::PeakAlloc;
@@ -126,12 +127,13 @@ struct Server {
 
 impl Server {
     fn start() -> Server {
-        let cluster =
-            ClusterSpec::new().with_job(TaskType::Worker, ["a:1", "b:1"]).with_job(TaskType::Ps, ["c:1"]);
+        let cluster = ClusterSpec::new().with_job(TaskType::Worker, ["a:1", "b:1"]).with_job(TaskType::Ps, ["c:1"]);
         let task = Task::new(TaskType::Worker, 0);
         let incarnation = Incarnation(1);
-        let store =
-            Store::new(StoreOptions { variable_bytes_max: Some(VARIABLE_BYTES_MAX), staged_bytes_max: STAGED_BYTES_MAX });
+        let store = Store::new(StoreOptions {
+            variable_bytes_max: Some(VARIABLE_BYTES_MAX),
+            staged_bytes_max: STAGED_BYTES_MAX,
+        });
         let stopping = CancellationToken::new();
         let sessions = Sessions::new(Duration::from_secs(30), stopping.clone(), Handle::current());
         let guard = Guard::new(task, incarnation, sessions, Arc::new(authorize), stopping.clone());
@@ -143,7 +145,7 @@ impl Server {
                 mode: Some(Mode::IndependentWorker),
                 replication: Replication::BetweenGraph,
                 barrier: true,
-                module_digest: None,
+                module_digest: Some([1; 32]),
                 end: EndRule::AllDone,
                 connect_timeout: Duration::from_secs(60),
                 rejoin_timeout: Duration::from_secs(30),
@@ -223,6 +225,7 @@ impl Probe for NoAnswer {
 
 /// What a caller is told is fit to be shown, and never a bug.
 fn check_status(status: &Status) {
+    show(|| format!("{:?}: {}", status.code(), status.message()));
     check_block(status.message(), MESSAGE_BYTES_MAX);
     if let Some(error) = status::answer(status) {
         assert_ne!(error.code, ErrorCode::Internal, "a bug in dchost: {error}");
@@ -236,19 +239,20 @@ fn convert(kind: u8, bytes: &[u8]) {
         1 => both(bytes, VariableRef::try_from, |variable| v1::VariableRef::from(variable)),
         2 => both(bytes, TensorType::try_from, |ty| v1::TensorHeader::from(ty)),
         3 => both(bytes, attend::message_from_wire, |message| attend::message_to_wire(message.clone())),
-        4 => both(bytes, attend::registered_from_wire, |registered| {
-            match attend::registered_to_wire(registered).kind {
+        4 => {
+            both(bytes, attend::registered_from_wire, |registered| match attend::registered_to_wire(registered).kind {
                 Some(v1::attend_event::Kind::Registered(registered)) => registered,
                 other => panic!("a registration became {other:?}"),
-            }
-        }),
+            })
+        }
         5 => both(
             bytes,
             |event| attend::event_from_wire(event).and_then(|event| event.ok_or(dchost::wire::header::missing("kind"))),
             |event| attend::event_to_wire(event.clone()),
         ),
         6 => {
-            let status = Status::with_details(tonic::Code::from(i32::from(kind >> 3)), "m", Bytes::copy_from_slice(bytes));
+            let status =
+                Status::with_details(tonic::Code::from(i32::from(kind >> 3)), "m", Bytes::copy_from_slice(bytes));
             let error = status::from_status(&status);
             let again = Status::from(error.clone());
             assert_eq!(status::from_status(&again).code, error.code);

@@ -28,7 +28,7 @@ pub fn wire() -> Vec<(String, Vec<u8>)> {
         mode: v1::Mode::IndependentWorker.into(),
         replication: v1::Replication::BetweenGraph.into(),
         barrier: true,
-        module_digest: Vec::new().into(),
+        module_digest: vec![1; 32].into(),
         cluster: [("worker", vec!["a:1", "b:1"]), ("ps", vec!["c:1"])].map(job_addresses).into(),
     };
     let attend = |kind| v1::AttendRequest { kind: Some(kind) };
@@ -37,42 +37,63 @@ pub fn wire() -> Vec<(String, Vec<u8>)> {
     let end = v1::End { ok: false, exit_code: 3, message: "trapped".to_owned(), leaving: false };
 
     let mut seeds = vec![
-        ("write-read", vec![
-            call(Rpc::Initialize, &written(1)),
-            more(&chunk()),
-            call(Rpc::Push, &written(2)),
-            more(&chunk()),
-            call(Rpc::Push, &written(2)),
-            more(&chunk()),
-            call(Rpc::Pull, &pull),
-            call(Rpc::Uninitialized, &ask),
-            call(Rpc::Delete, &v1::DeleteRequest { header: Some(header(3)), name: vec!["w".to_owned()] }),
-        ]),
+        (
+            "write-read",
+            vec![
+                call(Rpc::Initialize, &written(1)),
+                more(&chunk()),
+                call(Rpc::Push, &written(2)),
+                more(&chunk()),
+                call(Rpc::Push, &written(2)),
+                more(&chunk()),
+                call(Rpc::Pull, &pull),
+                call(Rpc::Uninitialized, &ask),
+                call(Rpc::Delete, &v1::DeleteRequest { header: Some(header(3)), name: vec!["w".to_owned()] }),
+            ],
+        ),
         ("broken-write", vec![call(Rpc::Initialize, &written(1)), call(Rpc::Push, &chunk()), more(&chunk())]),
         ("wait", vec![call(Rpc::Uninitialized, &ask)]),
-        ("worker", vec![
-            call(Rpc::Attend, &attend(Kind::Register(register("worker", 1)))),
-            more(&attend(Kind::Heartbeat(v1::Heartbeat {}))),
-            more(&attend(Kind::Arrival(arrival.clone()))),
-            more(&attend(Kind::End(end.clone()))),
-            call(Rpc::GetStatus, &v1::GetStatusRequest { header: Some(header(0)), ..Default::default() }),
-        ]),
-        ("leader", vec![
-            call(Rpc::Attend, &attend(Kind::Register(register("worker", 0)))),
-            more(&attend(Kind::Arrival(arrival))),
-            call(Rpc::Attend, &attend(Kind::Register(register("ps", 0)))),
-        ]),
-        ("session", vec![
-            call(Rpc::Session, &v1::SessionRequest { header: Some(header(0)), ..Default::default() }),
-            call(Rpc::Drain, &v1::DrainRequest { header: Some(header(0)), ..Default::default() }),
-        ]),
+        (
+            "worker",
+            vec![
+                call(Rpc::Attend, &attend(Kind::Register(register("worker", 1)))),
+                more(&attend(Kind::Heartbeat(v1::Heartbeat {}))),
+                more(&attend(Kind::Arrival(arrival.clone()))),
+                more(&attend(Kind::End(end.clone()))),
+                call(Rpc::GetStatus, &v1::GetStatusRequest { header: Some(header(0)), ..Default::default() }),
+            ],
+        ),
+        (
+            "leader",
+            vec![
+                call(Rpc::Attend, &attend(Kind::Register(register("worker", 0)))),
+                more(&attend(Kind::Arrival(arrival))),
+                call(Rpc::Attend, &attend(Kind::Register(register("ps", 0)))),
+            ],
+        ),
+        (
+            "session",
+            vec![
+                call(Rpc::Session, &v1::SessionRequest { header: Some(header(0)), ..Default::default() }),
+                call(Rpc::Drain, &v1::DrainRequest { header: Some(header(0)), ..Default::default() }),
+            ],
+        ),
         ("header", vec![part(0xC0, &header(1))]),
         ("variable", vec![part(0xC1, &variable)]),
         ("tensor", vec![part(0xC2, &v1::TensorHeader { dtype: v1::DType::F32.into(), shape: vec![2, 3] })]),
         ("message", vec![part(0xC3, &attend(Kind::End(end)))]),
-        ("event", vec![part(0xC5, &v1::AttendEvent {
-            kind: Some(v1::attend_event::Kind::Barrier(v1::BarrierResult { name: "b".to_owned(), ..Default::default() })),
-        })]),
+        (
+            "event",
+            vec![part(
+                0xC5,
+                &v1::AttendEvent {
+                    kind: Some(v1::attend_event::Kind::Barrier(v1::BarrierResult {
+                        name: "b".to_owned(),
+                        ..Default::default()
+                    })),
+                },
+            )],
+        ),
         ("status", vec![part(0xC6, &v1::ErrorDetail::default())]),
     ];
     let tensors = v1::PullHeader {
