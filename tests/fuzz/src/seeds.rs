@@ -8,6 +8,7 @@ pub use wire::wire;
 
 use crate::guest::Guest;
 use crate::script::{SCRATCH, SLOT_BYTES, Script, Value};
+use dchost::config::{KEYS, twin};
 use std::path::Path;
 
 /// The variable that names the directory of a target's seeds; `cargo xtask soak fuzz` sets it.
@@ -187,5 +188,11 @@ pub fn config() -> Vec<(String, Vec<u8>)> {
         &["10.0.0.0/8:443", "[::1]:80", "example.org", "sha256:00", "coredump=/tmp", "*.example.org:1"],
     ];
     let seeds = seeds.iter().enumerate();
-    seeds.map(|(at, parts)| (format!("config-{at}"), parts.join("\0").into_bytes())).collect()
+    let written = seeds.map(|(at, parts)| (format!("config-{at}"), parts.join("\0").into_bytes()));
+    // Every setting in each of its places, with a value that fits some.
+    let keys = KEYS.iter().map(|key| {
+        let parts = format!("E{}=1\0F--module=m.wasm\0F--{key}=1\0T{key} = \"1s\"", twin(key));
+        (format!("key-{key}"), parts.into_bytes())
+    });
+    written.chain(keys).collect()
 }

@@ -23,22 +23,23 @@ impl Fault {
     }
 }
 
-/// Longest part of a fault, in bytes: it repeats what the user wrote, which may be a whole file.
+/// Longest part of a fault, in bytes before control characters are escaped: it repeats what the user wrote, which may be a
+/// whole file.
 const PART_BYTES_MAX: usize = 2000;
 
 /// Most faults that are told one by one: more have one reason.
 const TOLD_MAX: usize = 50;
 
 fn cut(text: String) -> String {
-    let text = match escape_controls(&text, false) {
-        Cow::Owned(escaped) => escaped,
-        Cow::Borrowed(_) => text,
-    };
-    if text.len() <= PART_BYTES_MAX {
-        return text;
+    let (bytes, end) = (text.len(), text.floor_char_boundary(PART_BYTES_MAX));
+    // Cut before it is looked through: there may be as much text as the user likes.
+    let part = escape_controls(&text[..end], false);
+    match part {
+        Cow::Borrowed(_) if end == bytes => text,
+        // A new text: the old one's memory goes with it.
+        part if end == bytes => part.into_owned(),
+        part => format!("{part}... ({bytes} bytes)"),
     }
-    // A new text: the old one's memory goes with it.
-    format!("{}... ({} bytes)", &text[..text.floor_char_boundary(PART_BYTES_MAX)], text.len())
 }
 
 impl fmt::Display for Fault {
