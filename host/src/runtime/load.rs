@@ -8,6 +8,7 @@ use super::limits::{Limits, mib};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
 use crate::text::{did_you_mean, nearest};
+use crate::text::{escaped, truncated};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -23,6 +24,9 @@ const WASM_PAGE_BYTES: u64 = 64 << 10;
 
 /// How alike a file's name must be to be suggested, from 0 to 1: a directory may hold many.
 const SUGGESTION_LIKENESS_MIN: f64 = 0.75;
+
+/// Longest reason of a refusal that is shown, in bytes: it names a place in the file, and may repeat a name of any length.
+const REASON_BYTES_MAX: usize = 4096;
 
 /// Entries of a directory that are looked through for a suggestion.
 const SUGGESTION_ENTRIES_MAX: usize = 10_000;
@@ -383,9 +387,10 @@ async fn on_thread<T: Send + 'static>(
     receive.await.map_err(|_| bug())
 }
 
-/// An error of wasmtime with its causes, on one line.
+/// An error of wasmtime with its causes, on one line: it repeats names of the file, which are whatever its author likes.
 fn one_line(error: &wasmtime::Error) -> String {
-    format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    escaped(truncated(&text, REASON_BYTES_MAX)).into_owned()
 }
 
 #[cfg(test)]
