@@ -7,6 +7,7 @@ mod jobs;
 mod launch;
 mod local;
 mod refused;
+mod simd;
 
 /// Aim: a component that nobody runs rots. Method: each file of the test components is named in a scenario.
 #[test]
