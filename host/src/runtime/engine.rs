@@ -105,12 +105,29 @@ impl Engine {
     /// # Errors
     /// [`EngineError`]: a stack size out of range, or a machine that wasmtime doesn't run on.
     pub fn new(options: EngineOptions) -> Result<Engine, EngineError> {
+        Engine::tuned(options, |_| {})
+    }
+
+    /// Starts an engine with other settings than dchost's own: for benches that compare what settings cost. With them the
+    /// limits of a run need not hold.
+    ///
+    /// # Errors
+    /// As [`Engine::new`]; also where wasmtime was built without what is set.
+    #[doc(hidden)]
+    pub fn tuned(options: EngineOptions, tune: impl FnOnce(&mut Config)) -> Result<Engine, EngineError> {
         let mut config = configure(&options)?;
+        tune(&mut config);
         config.cache(options.cache_dir.as_deref().and_then(open_cache));
         let wasmtime = wasmtime::Engine::new(&config).map_err(|error| EngineError::Wasmtime(error.into()))?;
         let linker = bindings::linker(&wasmtime).map_err(|error| EngineError::Wasmtime(error.into()))?;
         ticker::tick(wasmtime.weak()).map_err(EngineError::Ticker)?;
         Ok(Engine { inner: Arc::new(EngineInner { wasmtime, linker, options }) })
+    }
+
+    /// wasmtime's own engine: for benches that measure a call without anything of dchost around it.
+    #[doc(hidden)]
+    pub fn wasmtime(&self) -> &wasmtime::Engine {
+        &self.inner.wasmtime
     }
 
     /// Loads the component at `path`.

@@ -11,31 +11,31 @@ use wasmtime::StoreContextMut;
 use wasmtime::component::{Linker, WasmStr};
 
 impl worker_context::Host for State {
-    async fn this_task(&mut self) -> wasmtime::Result<Option<types::Task>> {
+    fn this_task(&mut self) -> wasmtime::Result<Option<types::Task>> {
         Ok(self.handles.context.task.map(types::Task::from))
     }
 
-    async fn master_target(&mut self) -> wasmtime::Result<String> {
+    fn master_target(&mut self) -> wasmtime::Result<String> {
         Ok(self.handles.context.master_target.clone())
     }
 
-    async fn is_chief(&mut self) -> wasmtime::Result<bool> {
+    fn is_chief(&mut self) -> wasmtime::Result<bool> {
         Ok(self.handles.context.is_chief)
     }
 
-    async fn num_workers(&mut self) -> wasmtime::Result<u32> {
+    fn num_workers(&mut self) -> wasmtime::Result<u32> {
         Ok(self.handles.context.num_workers)
     }
 
-    async fn distributed_mode(&mut self) -> wasmtime::Result<bool> {
+    fn distributed_mode(&mut self) -> wasmtime::Result<bool> {
         Ok(self.handles.context.distributed_mode)
     }
 
-    async fn has_barrier(&mut self) -> wasmtime::Result<bool> {
+    fn has_barrier(&mut self) -> wasmtime::Result<bool> {
         Ok(self.handles.context.has_barrier)
     }
 
-    async fn cluster_spec(&mut self) -> wasmtime::Result<Vec<(String, Vec<(u32, String)>)>> {
+    fn cluster_spec(&mut self) -> wasmtime::Result<Vec<(String, Vec<(u32, String)>)>> {
         let cluster = &self.handles.context.cluster;
         let tasks = |job| {
             cluster
@@ -46,19 +46,19 @@ impl worker_context::Host for State {
         Ok(cluster.jobs().map(|job| (job.as_str().to_owned(), tasks(job))).collect())
     }
 
-    async fn should_checkpoint(&mut self) -> wasmtime::Result<bool> {
+    fn should_checkpoint(&mut self) -> wasmtime::Result<bool> {
         Ok(self.handles.context.should_checkpoint())
     }
 
-    async fn should_save_summary(&mut self) -> wasmtime::Result<bool> {
+    fn should_save_summary(&mut self) -> wasmtime::Result<bool> {
         Ok(self.handles.context.should_save_summary())
     }
 
-    async fn attempt(&mut self) -> wasmtime::Result<u32> {
+    fn attempt(&mut self) -> wasmtime::Result<u32> {
         Ok(self.handles.job.attempt())
     }
 
-    async fn training_ended(&mut self) -> wasmtime::Result<bool> {
+    fn training_ended(&mut self) -> wasmtime::Result<bool> {
         Ok(self.handles.job.training_ended())
     }
 

@@ -14,6 +14,7 @@ mod limits;
 mod local;
 mod refused;
 mod responsive;
+mod simd;
 mod texts;
 
 /// Aim: a component that nobody runs rots. Method: each file of the test components is named in a scenario.
