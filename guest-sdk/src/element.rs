@@ -72,6 +72,7 @@ pub trait Element:
     fn sum(self, other: Self) -> Self;
     #[doc(hidden)]
     fn difference(self, other: Self) -> Self;
+    // A NaN on either side of these two gives a NaN, as on a host, so that a broken value is never hidden.
     #[doc(hidden)]
     fn smaller(self, other: Self) -> Self;
     #[doc(hidden)]
@@ -79,7 +80,7 @@ pub trait Element:
 }
 
 macro_rules! element {
-    ($type:ty, $dtype:ident, $number:ident as $wide:ty, $sum:expr, $difference:expr) => {
+    ($type:ty, $dtype:ident, $number:ident as $wide:ty, $sum:expr, $difference:expr, $is_nan:expr) => {
         impl sealed::Sealed for $type {}
 
         impl Element for $type {
@@ -107,18 +108,34 @@ macro_rules! element {
             }
 
             fn smaller(self, other: Self) -> Self {
-                if other < self { other } else { self }
+                let is_nan: fn($type) -> bool = $is_nan;
+                if other < self || is_nan(other) { other } else { self }
             }
 
             fn greater(self, other: Self) -> Self {
-                if other > self { other } else { self }
+                let is_nan: fn($type) -> bool = $is_nan;
+                if other > self || is_nan(other) { other } else { self }
             }
         }
     };
 }
 
-element!(f32, F32, Float as f64, |a, b| a + b, |a, b| a - b);
-element!(f64, F64, Float as f64, |a, b| a + b, |a, b| a - b);
-element!(i32, S32, Int as i64, i32::wrapping_add, i32::wrapping_sub);
-element!(i64, S64, Int as i64, i64::wrapping_add, i64::wrapping_sub);
-element!(u8, U8, Int as i64, u8::wrapping_add, u8::wrapping_sub);
+element!(f32, F32, Float as f64, |a, b| a + b, |a, b| a - b, |a| a.is_nan());
+element!(f64, F64, Float as f64, |a, b| a + b, |a, b| a - b, |a| a.is_nan());
+element!(i32, S32, Int as i64, i32::wrapping_add, i32::wrapping_sub, |_| false);
+element!(i64, S64, Int as i64, i64::wrapping_add, i64::wrapping_sub, |_| false);
+element!(u8, U8, Int as i64, u8::wrapping_add, u8::wrapping_sub, |_| false);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nan_is_never_hidden_by_the_smaller_and_the_greater() {
+        for (old, new) in [(f32::NAN, 1.0), (1.0, f32::NAN)] {
+            assert!(old.smaller(new).is_nan() && old.greater(new).is_nan());
+            assert!(f64::from(old).smaller(f64::from(new)).is_nan() && f64::from(old).greater(f64::from(new)).is_nan());
+        }
+        assert_eq!((2.0_f32.smaller(1.0), 2.0_f32.greater(1.0), 3_u8.smaller(4), 3_i64.greater(4)), (1.0, 2.0, 3, 4));
+    }
+}

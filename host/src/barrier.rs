@@ -21,15 +21,13 @@
 use crate::attend::BarrierArrival;
 use crate::cluster::{Task, list_tasks};
 use crate::error::{Error, ErrorCode, Result};
+use crate::ids::check_name;
 use crate::text::shown;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// The most barrier names of one attempt. Each name is kept to its end, because its last result may be asked for again.
 pub const NAMES_MAX: usize = 1024;
-
-/// The longest name of a barrier, in bytes; keeps reports and memory small.
-pub const NAME_BYTES_MAX: usize = 256;
 
 /// Results kept for each name: tasks may be so many failed generations behind and still be told how each ended.
 const RESULTS_MAX: usize = 16;
@@ -258,15 +256,9 @@ impl Barriers {
             )
             .with_tasks([task]));
         }
-        if name.len() > NAME_BYTES_MAX {
-            return Err(Error::new(
-                ErrorCode::InvalidArgument,
-                format!("a barrier's name has at most {NAME_BYTES_MAX} bytes, this one {}", name.len()),
-            ));
-        }
-        if name.chars().any(char::is_control) {
-            let message = format!("{} has control characters, a barrier's name has none", display_name(name));
-            return Err(Error::new(ErrorCode::InvalidArgument, message));
+        // The empty name is that of `wait_for_other_workers`.
+        if !name.is_empty() {
+            check_name("barrier", name)?;
         }
         if !self.barriers.contains_key(name) && self.barriers.len() >= NAMES_MAX {
             return Err(Error::new(

@@ -7,6 +7,7 @@ use crate::attend::{Mode, Replication};
 use crate::coordinator::resolve::values::{
     self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout, WasmOption,
 };
+use crate::text::shown;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
@@ -55,11 +56,11 @@ impl Cli {
     /// Reads a command line, the program's name first.
     ///
     /// # Errors
-    /// clap's, whose text is for the user; flags of a run before a subcommand, where they would have no effect. Those of the
-    /// log may stand on either side.
+    /// clap's, whose text is for the user; an argument that is not UTF-8 is named by its position, which clap's is not; flags
+    /// of a run before a subcommand, where they would have no effect (those of the log may stand on either side).
     pub fn read(arguments: &[OsString]) -> Result<Cli, clap::Error> {
         let mut command = Cli::command();
-        let matches = command.try_get_matches_from_mut(arguments)?;
+        let matches = command.try_get_matches_from_mut(arguments).map_err(|error| name_bad_text(error, arguments))?;
         if let Some((name, _)) = matches.subcommand() {
             let given = |arg: &&clap::Arg| {
                 matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) && !arg.is_global_set()
@@ -77,6 +78,21 @@ impl Cli {
         }
         Cli::from_arg_matches(&matches)
     }
+}
+
+/// Names an argument that is not UTF-8 by its position, where that is what clap complains of.
+fn name_bad_text(error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidUtf8 {
+        return error;
+    }
+    // Paths may be any bytes, but then they aren't what clap complains of, or are beside it.
+    let bad = arguments.iter().enumerate().filter(|(_, argument)| argument.to_str().is_none());
+    let bad: Vec<_> =
+        bad.map(|(index, argument)| format!("argument {index}, `{}`", shown(&argument.to_string_lossy()))).collect();
+    clap::Error::raw(
+        ErrorKind::InvalidUtf8,
+        format!("not UTF-8: {}; options and arguments of the guest must be text\n", bad.join("; ")),
+    )
 }
 
 /// The subcommands.
@@ -221,7 +237,8 @@ pub struct GuestOptions {
     /// Default: 1GiB. [env: DCHOST_MAX_MEMORY]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_memory: Option<u64>,
-    /// The largest tensor in one call. Passing it is exit 4. Default: 256MiB. [env: DCHOST_MAX_TENSOR]
+    /// All tensors of one call together. Passing more is exit 4; an answer of more is refused to the guest with
+    /// resource-exhausted. Default: 256MiB. [env: DCHOST_MAX_TENSOR]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_tensor: Option<u64>,
     /// The largest component file; a larger one is exit 2. Default: 64MiB. [env: DCHOST_MAX_MODULE_SIZE]
@@ -236,8 +253,9 @@ pub struct GuestOptions {
     pub max_variable_bytes: Option<u64>,
     /// Limits of the sandbox, several separated by commas or flags: cpu-timeout=DURATION (computing, waits excluded; none),
     /// fuel=N (instructions; off), max-wasm-stack=SIZE (512KiB), max-handles=N (component handles; 10000),
-    /// max-output=SIZE (what the guest prints in all; 64MiB), max-output-line=SIZE (64KiB), max-output-rate=SIZE (each
-    /// second; 4MiB), max-ops=N (op calls in flight; 256), unknown-imports-trap (an import that dchost doesn't offer traps
+    /// max-output=SIZE (what the guest prints in all; more is dropped, but for the last lines; 64MiB), max-output-line=SIZE
+    /// (64KiB), max-output-rate=SIZE (each second; 4MiB), max-ops=N (calls in flight: reads, updates and ops that were
+    /// started; 256), unknown-imports-trap (an import that dchost doesn't offer traps
     /// when it is called instead of being refused; off). Each is one line of the file too.
     /// [env: DCHOST_CPU_TIMEOUT, DCHOST_FUEL, DCHOST_MAX_WASM_STACK, DCHOST_MAX_HANDLES, DCHOST_MAX_OUTPUT,
     /// DCHOST_MAX_OUTPUT_LINE, DCHOST_MAX_OUTPUT_RATE, DCHOST_MAX_OPS, DCHOST_UNKNOWN_IMPORTS_TRAP]
@@ -374,6 +392,7 @@ fn end_parser() -> impl TypedValueParser<Value = EndRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::ffi::OsStringExt as _;
 
     #[test]
     fn launch_has_no_more_tasks_than_a_machine_bears() {
@@ -386,6 +405,21 @@ mod tests {
     #[test]
     fn verify_cli() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn an_argument_that_is_not_text_is_named_by_its_position() {
+        let bad = || OsString::from_vec(vec![b'a', 0xff]);
+        for (arguments, position) in [
+            (vec!["dchost".into(), "--module".into(), "m".into(), "--".into(), bad()], 4),
+            (vec!["dchost".into(), "--env".into(), bad()], 2),
+            (vec!["dchost".into(), "plan".into(), "--".into(), "x".into(), bad()], 4),
+        ] {
+            let error = Cli::read(&arguments).unwrap_err().to_string();
+            assert!(error.contains(&format!("argument {position}, `a\u{fffd}`")), "{error}");
+        }
+        // A path may be any bytes.
+        assert!(Cli::read(&["dchost".into(), "--module".into(), bad()]).is_ok());
     }
 
     #[test]

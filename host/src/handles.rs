@@ -179,7 +179,10 @@ pub trait Console: Send + Sync {
     fn progress(&self, done: u64, total: Option<u64>, note: &str);
 }
 
-/// Where a run's scalars go.
+/// Longest tag of a scalar, in bytes: far above any name a person writes; tags become names in files and dashboards.
+pub const TAG_BYTES_MAX: usize = 256;
+
+/// Where a run's scalars go. `runtime` makes tags harmless and cuts them to [`TAG_BYTES_MAX`].
 pub trait Summary: Send + Sync {
     /// Keeps a value of a series; a no-op where the run should not save summaries or no directory is given.
     fn scalar(&self, tag: &str, step: u64, value: f64);

@@ -9,12 +9,13 @@
 //!
 //! | file | what it is |
 //! | --- | --- |
-//! | `engine` | wasmtime's configuration, the epoch ticker, the linker that every component is linked by |
-//! | `load`, `sniff`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
+//! | `engine`, `features`, `ticker` | wasmtime's configuration, the linker that every component is linked by, the clock that makes guests yield |
+//! | `load`, `sniff`, `cost`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
+//! | `wasi` | WASI behind these grants: sockets, name look-ups, files, and what is told when they are refused |
 //! | `run`, `watch`, `trap` | one call of `worker_fn`, what an onlooker sees of it, how its end is told |
-//! | `bindings`, `state`, `calls` | generated code, what a store holds, the way every waiting host call goes |
+//! | `bindings`, `lift`, `state`, `calls` | generated code, arguments in guest memory, what a store holds, the way every waiting host call goes |
 //! | `output` | the guest's stdout and stderr, line by line |
 //! | `worker_context`, `variables`, `pending`, `ops`, `kernels`, `summary`, `log` | the imported interfaces |
 //!
@@ -23,10 +24,13 @@
 
 mod bindings;
 mod calls;
+mod cost;
 mod engine;
+mod features;
 mod fit;
 mod grants;
 mod kernels;
+mod lift;
 mod limits;
 mod load;
 mod log;
@@ -41,11 +45,14 @@ mod summary;
 mod test_support;
 #[cfg(test)]
 mod tests;
+mod ticker;
 mod trap;
 mod variables;
+mod wasi;
 mod watch;
 mod worker_context;
 
+pub use cost::Excess;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use fit::Misfit;
 pub use grants::{DirGrant, NetGrant, NetHost};

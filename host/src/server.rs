@@ -34,7 +34,8 @@ pub mod ops;
 pub mod session;
 pub mod variables;
 
-/// Most calls at once on one connection, long polls and streams included. Each costs a task and its buffers.
+/// Most calls at once on one connection, long polls and streams included. Each costs a task and its buffers. A client's
+/// further ones wait on its own side, for HTTP/2 tells it the number; those of a client that doesn't care are reset.
 const CALLS_PER_CONNECTION_MAX: u32 = 1024;
 
 /// How long a stream may take to send its first message.

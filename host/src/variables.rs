@@ -9,6 +9,7 @@
 //! | an update is atomic for its variable, a read sees whole updates | [`Container`] |
 //! | a new attempt begins with an empty container, an older one is refused | [`Store::open`] |
 //! | a write is applied once for each run and sequence | [`Ledger`] |
+//! | memory of values that were read is used again for the next ones | [`Spare`] |
 //! | incoming bytes are staged and applied when they are complete | [`Staging`] |
 //!
 //! # Source
@@ -20,14 +21,14 @@ mod blocks;
 mod container;
 mod kernel;
 mod ledger;
+mod spare;
 mod staging;
 mod store;
 
 pub use blocks::{BLOCK_BYTES, Blocks};
-pub use container::{
-    Container, NAME_BYTES_MAX, Payload, Snapshot, TryPush, Update, VARIABLES_MAX, check_variable, name_some,
-};
+pub use container::{Container, Payload, Snapshot, TryPush, Update, VARIABLES_MAX, check_variable, name_some};
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
+pub use spare::{SPARE_BYTES_MAX, Spare};
 pub use staging::{STAGING, Staging};
 pub use store::{CONTAINERS_MAX, Store, StoreOptions, VariableStatus};
 

@@ -165,7 +165,8 @@ impl ClusterBuilder {
         cluster.spec = Value::Object(spec).to_string();
         let mut tasks: Vec<String> = cluster.ports.keys().cloned().collect();
         if cluster.builder.unlisted_evaluator {
-            tasks.push("evaluator:0".to_owned());
+            // Nobody waits for it: a short job would be over, and its leader gone, before it is up.
+            tasks.insert(0, "evaluator:0".to_owned());
         }
         tasks.retain(|task| !cluster.builder.absent.contains(task) && !cluster.builder.held.contains(task));
         for task in tasks {
@@ -263,7 +264,8 @@ impl Cluster {
     /// Waits until every task that was started has ended.
     ///
     /// # Errors
-    /// One still runs when the timeout passes; the error shows the output of every task.
+    /// One still runs when the timeout passes, or left something behind (see [`Process::wait`]); the error shows the output
+    /// of every task.
     pub fn wait_all(&self, timeout: Duration) -> Result<Outcomes> {
         let deadline = Instant::now() + timeout;
         let mut outcomes = BTreeMap::new();
@@ -271,7 +273,8 @@ impl Cluster {
             let left = deadline.saturating_duration_since(Instant::now());
             match process.wait(left) {
                 Ok(outcome) => outcomes.insert(task.clone(), outcome),
-                Err(_) => bail!("{task} still runs after {timeout:?}\n{}", self.report()),
+                Err(_) if process.is_running() => bail!("{task} still runs after {timeout:?}\n{}", self.report()),
+                Err(error) => return Err(error.context(self.report())),
             };
         }
         Ok(Outcomes(outcomes))

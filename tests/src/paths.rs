@@ -25,11 +25,19 @@ pub fn dchost() -> Result<PathBuf> {
 /// # Errors
 /// It isn't built; says how to build it.
 pub fn guest(name: &str) -> Result<PathBuf> {
-    let test = std::env::current_exe().context("find this test's own path")?;
-    let target = test.ancestors().nth(3).context("find the target folder")?;
-    let folder = target.join("wasm32-wasip2/guest");
+    let folder = target()?.join("wasm32-wasip2/guest");
     let file = format!("{}.wasm", name.replace('-', "_"));
     let places = [folder.join(&file), folder.join("examples").join(&file)];
     let found = places.iter().find(|path| path.is_file());
     found.cloned().with_context(|| format!("no guest `{name}` in `{}`, run `cargo xtask guests`", folder.display()))
+}
+
+/// The folder that cargo builds into.
+///
+/// # Errors
+/// This is no test that cargo built.
+pub(crate) fn target() -> Result<PathBuf> {
+    // Tests run from target/PROFILE/deps/NAME-HASH.
+    let test = std::env::current_exe().context("find this test's own path")?;
+    Ok(test.ancestors().nth(3).context("find the target folder")?.to_path_buf())
 }

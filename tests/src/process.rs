@@ -1,5 +1,6 @@
 //! A process under test: its output as it comes, its end, and signals to it.
 
+use crate::aftermath::Aftermath;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::fmt::Write as _;
@@ -33,7 +34,7 @@ pub struct Outcome {
     pub output: String,
     /// From its start to its end.
     pub time: Duration,
-    /// The most memory that it had resident, in bytes.
+    /// The most memory that it had resident, in bytes; what it had in its last 10 ms may be missing.
     pub peak_memory_bytes: u64,
 }
 
@@ -41,6 +42,7 @@ pub struct Outcome {
 pub struct Process {
     name: String,
     started: Instant,
+    aftermath: Aftermath,
     shared: Arc<Shared>,
     waiter: Option<JoinHandle<()>>,
     stdin: Option<ChildStdin>,
@@ -54,6 +56,8 @@ struct Shared {
 struct State {
     child: Child,
     end: Option<End>,
+    /// As sampled while the process runs.
+    peak_memory_bytes: u64,
     lines: Vec<(Stream, String)>,
     open_streams: u32,
 }
@@ -91,14 +95,21 @@ impl Process {
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn start(name: impl Into<String>, mut command: Command) -> Result<Self> {
+    pub fn start(name: impl Into<String>, command: Command) -> Result<Self> {
+        Process::start_holding(name, command, Vec::new())
+    }
+
+    /// As [`start`](Self::start), of a process that gets listening sockets of these inodes.
+    pub(crate) fn start_holding(name: impl Into<String>, mut command: Command, sockets: Vec<u64>) -> Result<Self> {
         let name = name.into();
+        let aftermath = Aftermath::of(&mut command, sockets);
         let started = Instant::now();
         let spawned = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = spawned.with_context(|| format!("start {name}"))?;
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
         let pid = Pid::from_child(&child);
-        let state = State { child, end: None, lines: Vec::new(), open_streams: 2 };
+        let peak_memory_bytes = peak_memory_bytes(pid).unwrap_or(0);
+        let state = State { child, end: None, peak_memory_bytes, lines: Vec::new(), open_streams: 2 };
         let shared = Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() });
         if let Some(stdout) = stdout {
             read(shared.clone(), Stream::Stdout, stdout);
@@ -106,8 +117,9 @@ impl Process {
         if let Some(stderr) = stderr {
             read(shared.clone(), Stream::Stderr, stderr);
         }
+        sample(shared.clone(), pid);
         let waiter = reap(shared.clone(), pid, started);
-        Ok(Process { name, started, shared, waiter: Some(waiter), stdin })
+        Ok(Process { name, started, aftermath, shared, waiter: Some(waiter), stdin })
     }
 
     /// The name given at the start.
@@ -178,10 +190,11 @@ impl Process {
         }
     }
 
-    /// Waits until the process has ended and its output is read.
+    /// Waits until the process has ended and its output is read, and checks that it left nothing behind.
     ///
     /// # Errors
-    /// It still runs when the timeout passes; the error shows what it wrote.
+    /// It still runs when the timeout passes, it crashed or panicked, or a descendant or a listening socket that was handed
+    /// over is still there; the error shows what it wrote.
     pub fn wait(&self, timeout: Duration) -> Result<Outcome> {
         let outcome = self.shared.wait_until(Instant::now() + timeout, |state| {
             let end = state.end.filter(|_| state.open_streams == 0)?;
@@ -194,7 +207,11 @@ impl Process {
                 peak_memory_bytes: end.peak_memory_bytes,
             })
         });
-        outcome.with_context(|| format!("{} still runs after {timeout:?}:\n{}", self.name, self.report()))
+        let outcome =
+            outcome.with_context(|| format!("{} still runs after {timeout:?}:\n{}", self.name, self.report()))?;
+        let left = self.aftermath.check(outcome.code, &outcome.output);
+        left.with_context(|| format!("what {} left behind:\n{}", self.name, self.report()))?;
+        Ok(outcome)
     }
 
     /// The process's state and output, for a failure's message.
@@ -244,6 +261,27 @@ fn read(shared: Arc<Shared>, stream: Stream, input: impl Read + Send + 'static) 
     });
 }
 
+/// The most memory that a process had resident since it became its program; none once it has ended.
+fn peak_memory_bytes(pid: Pid) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", pid.as_raw_nonzero())).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib << 10)
+}
+
+/// Looks at the process's memory until it has ended.
+fn sample(shared: Arc<Shared>, pid: Pid) {
+    const INTERVAL: Duration = Duration::from_millis(10);
+    thread::spawn(move || {
+        let mut state = shared.lock();
+        while state.end.is_none() {
+            // Under the lock: the id is nobody else's before `end` is set.
+            state.peak_memory_bytes = peak_memory_bytes(pid).unwrap_or(0).max(state.peak_memory_bytes);
+            state = shared.changed.wait_timeout(state, INTERVAL).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    });
+}
+
 fn reap(shared: Arc<Shared>, pid: Pid, started: Instant) -> JoinHandle<()> {
     thread::spawn(move || {
         // Without the lock and without reaping, so that signals still find the process.
@@ -255,7 +293,9 @@ fn reap(shared: Arc<Shared>, pid: Pid, started: Instant) -> JoinHandle<()> {
         let (code, peak_memory_bytes) = match state.child.wait4() {
             Ok(used) => {
                 let signal = used.status.signal().unwrap_or_default();
-                (used.status.code().unwrap_or(-signal), used.rusage.maxrss)
+                // What the system counts begins with the memory of this test, from which the process was forked.
+                let peak = if state.peak_memory_bytes > 0 { state.peak_memory_bytes } else { used.rusage.maxrss };
+                (used.status.code().unwrap_or(-signal), peak)
             }
             Err(error) => {
                 state.lines.push((Stream::Stderr, format!("the harness could not reap the process: {error}")));

@@ -1,7 +1,7 @@
 //! One dchost process.
 
 use crate::process::{Outcome, Process};
-use crate::{PATIENCE, paths};
+use crate::{PATIENCE, aftermath, paths};
 use anyhow::{Context, Result};
 use command_fds::{CommandFdExt, FdMapping};
 use std::ffi::{OsStr, OsString};
@@ -86,13 +86,14 @@ impl Run {
     /// There is no dchost, or it cannot be started.
     pub fn start(self) -> Result<Process> {
         let name = self.name.clone();
-        Process::start(name, self.command()?)
+        let sockets = self.listener.iter().map(aftermath::inode).collect::<Result<_>>()?;
+        Process::start_holding(name, self.command()?, sockets)
     }
 
     /// Starts the process and waits until it has ended.
     ///
     /// # Errors
-    /// It cannot be started, or has not ended after [`PATIENCE`].
+    /// It cannot be started, has not ended after [`PATIENCE`], or left something behind (see [`Process::wait`]).
     pub fn output(self) -> Result<Outcome> {
         self.start()?.wait(PATIENCE)
     }

@@ -3,11 +3,14 @@
 mod client;
 mod counter;
 mod digits;
+mod flake;
+mod fuzz;
 
 use crate::demo::build_host;
 use crate::guests;
 use crate::steps::Steps;
 use anyhow::{Context as _, Result, bail};
+use std::iter::Peekable;
 
 /// How often the counter runs where the command line does not say.
 const COUNTER_RUNS: u32 = 100;
@@ -17,27 +20,16 @@ const COUNTER_RUNS: u32 = 100;
 /// # Errors
 /// An unknown part, a failing build, or a part that fails.
 pub(crate) fn run(parts: &[&str]) -> Result<()> {
-    let mut wanted = Wanted::default();
-    let mut words = parts.iter().peekable();
-    while let Some(word) = words.next() {
-        match *word {
-            "counter" => {
-                let runs = words.next_if(|next| next.starts_with(|first: char| first.is_ascii_digit()));
-                let runs = runs.map(|runs| runs.parse().with_context(|| format!("read the number of runs `{runs}`")));
-                wanted.counter = Some(runs.transpose()?.unwrap_or(COUNTER_RUNS));
-            }
-            "digits" => wanted.digits = true,
-            "client" => wanted.client = true,
-            other => bail!("unknown part `{other}` of soak: it has counter, digits and client"),
-        }
-    }
-    if parts.is_empty() {
-        wanted = Wanted { counter: Some(COUNTER_RUNS), digits: true, client: true };
-    }
-
+    let wanted = Wanted::read(parts)?;
     let mut steps = Steps::default();
-    steps.step("guests", || guests::examples().map(|()| String::new()))?;
-    steps.step("host", || build_host().map(|()| String::new()))?;
+    if wanted.flake.is_some() {
+        steps.step("guests", || guests::run().map(|()| String::new()))?;
+    } else if wanted.needs_examples() {
+        steps.step("guests", || guests::examples().map(|()| String::new()))?;
+    }
+    if wanted.flake.is_some() || wanted.needs_examples() {
+        steps.step("host", || build_host().map(|()| String::new()))?;
+    }
     if let Some(runs) = wanted.counter {
         steps.step("counter", || counter::run(runs))?;
     }
@@ -47,14 +39,67 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
     if wanted.client {
         steps.step("client", client::run)?;
     }
+    if let Some(rounds) = wanted.flake {
+        steps.step("flake", || flake::run(rounds))?;
+    }
+    if let Some(seconds) = wanted.fuzz {
+        steps.step("fuzz", || fuzz::run(seconds))?;
+    }
     steps.summary();
     Ok(())
 }
 
 /// The parts to run.
-#[derive(Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
     counter: Option<u32>,
     digits: bool,
     client: bool,
+    flake: Option<u32>,
+    fuzz: Option<u32>,
+}
+
+impl Wanted {
+    fn read(parts: &[&str]) -> Result<Wanted> {
+        if parts.is_empty() {
+            let (counter, flake, fuzz) = (Some(COUNTER_RUNS), Some(flake::ROUNDS), Some(fuzz::SECONDS));
+            return Ok(Wanted { counter, digits: true, client: true, flake, fuzz });
+        }
+        let mut wanted = Wanted::default();
+        let mut words = parts.iter().copied().peekable();
+        while let Some(word) = words.next() {
+            match word {
+                "counter" => wanted.counter = Some(number(&mut words)?.unwrap_or(COUNTER_RUNS)),
+                "digits" => wanted.digits = true,
+                "client" => wanted.client = true,
+                "flake" => wanted.flake = Some(number(&mut words)?.unwrap_or(flake::ROUNDS)),
+                "fuzz" => wanted.fuzz = Some(number(&mut words)?.unwrap_or(fuzz::SECONDS)),
+                other => bail!("unknown part `{other}` of soak: it has counter, digits, client, flake and fuzz"),
+            }
+        }
+        Ok(wanted)
+    }
+
+    fn needs_examples(&self) -> bool {
+        self.counter.is_some() || self.digits || self.client
+    }
+}
+
+/// The number that follows a part, where one does.
+fn number<'a>(words: &mut Peekable<impl Iterator<Item = &'a str>>) -> Result<Option<u32>> {
+    let word = words.next_if(|word| word.starts_with(|first: char| first.is_ascii_digit()));
+    word.map(|word| word.parse().with_context(|| format!("read the number `{word}`"))).transpose()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Wanted;
+
+    #[test]
+    fn parts_may_have_a_number() {
+        let wanted = Wanted::read(&["fuzz", "30", "flake", "digits"]).expect("reads");
+        assert_eq!(wanted, Wanted { digits: true, flake: Some(10), fuzz: Some(30), ..Wanted::default() });
+        assert!(Wanted::read(&["fuzz", "3x"]).is_err() && Wanted::read(&["7"]).is_err());
+        assert!(Wanted::read(&[]).expect("reads").fuzz.is_some());
+    }
 }

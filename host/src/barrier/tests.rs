@@ -1,5 +1,6 @@
 use super::*;
 use crate::cluster::TaskType;
+use crate::ids::NAME_BYTES_MAX;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 

@@ -1,13 +1,14 @@
 //! Another task's variables over gRPC.
 //!
 //! A value is copied from the caller's memory chunk by chunk, as the connection takes them, so that a call never holds a second
-//! copy of what it sends. What it receives goes into one piece of memory of exactly the value's size.
+//! copy of what it sends. What it receives goes into one piece of memory, that of a value that was given up where there is one.
 
 use crate::client::channel::{Lane, Peers, Try};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, Change, InitializeMode, TaskVariables, Value, VariableRef};
 use crate::tensor::{Tensor, TensorType, TensorView, check_data};
+use crate::variables::Spare;
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::variables_client::VariablesClient;
 use crate::wire::v1::{self, pull_response, push_request};
@@ -33,12 +34,18 @@ const WRITE_BYTES_MAX: usize = 64 << 20;
 pub struct RemoteVariables {
     peers: Peers,
     task: Task,
+    spare: Spare,
 }
 
 impl RemoteVariables {
     /// Makes the view of `task`; dials nobody.
     pub fn new(peers: Peers, task: Task) -> Self {
-        RemoteVariables { peers, task }
+        RemoteVariables { peers, task, spare: Spare::default() }
+    }
+
+    /// Shares the memory of large values with other tasks' views.
+    pub fn with_spare(self, spare: Spare) -> Self {
+        RemoteVariables { spare, ..self }
     }
 
     /// Sends one write. `answer` reads what comes back.
@@ -94,6 +101,7 @@ async fn values(
     stream: &mut Streaming<v1::PullResponse>,
     types: &[&TensorType],
     with_data: bool,
+    spare: &Spare,
 ) -> Result<Vec<Value>, Status> {
     let strange = |what: &str| Status::from(Error::new(ErrorCode::Internal, format!("answer has {what}")));
     let Some(pull_response::Kind::Header(header)) = stream.message().await?.and_then(|message| message.kind) else {
@@ -121,11 +129,11 @@ async fn values(
             continue;
         }
         if data[item].is_empty() {
-            data[item].reserve_exact(bytes);
+            data[item] = spare.take(bytes);
         }
         data[item].extend_from_slice(&chunk.data);
         if data[item].len() == bytes {
-            whole[item] = Bytes::from(std::mem::take(&mut data[item]));
+            whole[item] = spare.lend(std::mem::take(&mut data[item]));
         }
     }
     // The trailers: what follows the last chunk is the call's real end.
@@ -238,7 +246,7 @@ impl TaskVariables for RemoteVariables {
                 let ask = move |Try { channel, header }: Try| async move {
                     let request = v1::PullRequest { header: Some(header), ..request.clone() };
                     let mut stream = VariablesClient::new(channel).pull(request).await?.into_inner();
-                    values(&mut stream, types, true).await
+                    values(&mut stream, types, true, &self.spare).await
                 };
                 all.extend(self.peers.call(self.task, Lane::Bulk, false, ask).await?);
             }
@@ -273,7 +281,7 @@ impl TaskVariables for RemoteVariables {
                 let types = &types;
                 let answer = move |mut client: VariablesClient<_>, stream| async move {
                     let mut stream = client.push(stream).await?.into_inner();
-                    values(&mut stream, types, want_values).await
+                    values(&mut stream, types, want_values, &self.spare).await
                 };
                 all.extend(self.write(&header, &data, answer).await?);
             }

@@ -1,7 +1,6 @@
 //! The environment as a value, so that what reads it can be tested.
 
 use crate::coordinator::resolve::Fault;
-use crate::text::shown;
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -40,7 +39,10 @@ impl Environment {
     pub fn text(&self, name: &str) -> Result<Option<&str>, Fault> {
         let Some(value) = self.variables.get(OsStr::new(name)) else { return Ok(None) };
         value.to_str().map(Some).ok_or_else(|| {
-            let what = format!("is not UTF-8: `{}`", shown(&value.to_string_lossy()));
+            // Without the value, which may be a secret.
+            let good_bytes =
+                std::str::from_utf8(value.as_encoded_bytes()).map_or_else(|bad| bad.valid_up_to(), str::len);
+            let what = format!("is not UTF-8 from byte {good_bytes} of its value on");
             Fault::new(format!("`{name}`"), what, "set it to text, or unset it")
         })
     }

@@ -4,7 +4,7 @@ use crate::error::Result;
 use crate::handles::{BoxFuture, Change, TaskVariables, Value};
 use crate::ids::Attempt;
 use crate::tensor::{Tensor, TensorView};
-use crate::variables::{Container, InitializeMode, Payload, Snapshot, Store, Update, VariableRef};
+use crate::variables::{Container, InitializeMode, Payload, Snapshot, Spare, Store, Update, VariableRef};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -17,17 +17,23 @@ pub struct LocalVariables {
     container: String,
     attempt: Option<Attempt>,
     runtime: Handle,
+    spare: Spare,
 }
 
 impl LocalVariables {
     /// Makes the view of one container. `runtime` is the control runtime, whose timers end waits.
     pub fn new(store: Store, container: impl Into<String>, attempt: Option<Attempt>, runtime: Handle) -> Self {
-        LocalVariables { store, container: container.into(), attempt, runtime }
+        LocalVariables { store, container: container.into(), attempt, runtime, spare: Spare::default() }
     }
 
     /// Opened for each call, so that a deleted container is made anew and an attempt that is over is refused.
     fn open(&self) -> Result<Container> {
         self.store.open(&self.container, self.attempt)
+    }
+
+    fn value(&self, snapshot: Snapshot) -> Value {
+        let data = snapshot.blocks.contiguous_in(&self.spare);
+        Value { tensor: Tensor { ty: snapshot.ty, data }, version: snapshot.version }
     }
 }
 
@@ -55,7 +61,9 @@ impl TaskVariables for LocalVariables {
     }
 
     fn pull(&self, variables: Vec<VariableRef>) -> BoxFuture<'_, Result<Vec<Value>>> {
-        Box::pin(async move { Ok(self.open()?.pull(&variables)?.into_iter().map(value).collect()) })
+        Box::pin(async move {
+            Ok(self.open()?.pull(&variables)?.into_iter().map(|snapshot| self.value(snapshot)).collect())
+        })
     }
 
     fn push<'a>(
@@ -71,12 +79,7 @@ impl TaskVariables for LocalVariables {
                 base,
             };
             let updates = changes.into_iter().map(update).collect();
-            Ok(self.open()?.push(updates, want_values)?.into_iter().map(value).collect())
+            Ok(self.open()?.push(updates, want_values)?.into_iter().map(|snapshot| self.value(snapshot)).collect())
         })
     }
-}
-
-fn value(snapshot: Snapshot) -> Value {
-    let data = snapshot.blocks.contiguous();
-    Value { tensor: Tensor { ty: snapshot.ty, data }, version: snapshot.version }
 }

@@ -28,7 +28,7 @@ use crate::exit::Exit;
 use crate::handles::{Handles, Job, TaskVariables};
 use crate::ids::Caller;
 use crate::runtime::{Engine, GuestOptions, LoadError, Module};
-use crate::variables::{Store, StoreOptions};
+use crate::variables::{Spare, Store, StoreOptions};
 use guest::{Ended, Guests};
 use standing::Standing;
 use std::net::TcpListener;
@@ -248,7 +248,7 @@ impl Process {
             Some(member) => member.chief_ended(),
             None => watch::channel(None).1,
         };
-        let peers = reach.peers;
+        let (peers, spare) = (reach.peers, Spare::default());
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
             run_task: context.task,
@@ -256,7 +256,7 @@ impl Process {
             local: reach.local,
             remote: Box::new(move |task| {
                 let peers = peers.clone().expect("without a cluster every variable is local");
-                Arc::new(RemoteVariables::new(peers, task))
+                Arc::new(RemoteVariables::new(peers, task).with_spare(spare.clone()))
             }),
             chief_ended,
             runtime: Handle::current(),

@@ -4,7 +4,7 @@
 //! JSON has no number for are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
 use crate::context::WorkerContext;
-use crate::handles::Summary;
+use crate::handles::{Summary, TAG_BYTES_MAX};
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -16,8 +16,6 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::oneshot;
 
-/// Longest tag in bytes: far above any name a person writes, small enough that tags stay small.
-pub const TAG_BYTES_MAX: usize = 256;
 /// Most different tags of one run: what is kept to recognise them stays below a few MiB.
 pub const TAGS_MAX: usize = 10_000;
 /// How long a value may wait in memory before it reaches the file, so that one can follow a run.

@@ -1,19 +1,17 @@
-//! The engine: wasmtime's configuration, the ticker that makes guests yield, and the linker.
+//! The engine: wasmtime's configuration, and the linker.
 
 use super::bindings;
+use super::features::OFFERED;
 use super::state::State;
+use super::ticker;
 use bytes::Bytes;
 use std::num::NonZeroUsize;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-use std::thread::JoinHandle;
+use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::component::Linker;
 use wasmtime::{Cache, CacheConfig, Config, WasmBacktraceDetails, WasmFeatures};
-
-/// How often a guest yields to its executor and its CPU budget is looked at.
-pub(super) const EPOCH_TICK: Duration = Duration::from_millis(10);
 
 /// Room for host functions on a guest's fiber, beside the guest's own stack, in bytes.
 const HOST_STACK_BYTES: usize = 1536 << 10;
@@ -80,7 +78,7 @@ pub enum EngineError {
 
 /// Compiles and links components. Cheap to clone; one for each process is enough.
 ///
-/// One thread ticks while an engine or a module of it lives.
+/// One thread of the process ticks for all engines, while one or a module of one lives.
 #[derive(Clone)]
 pub struct Engine {
     pub(super) inner: Arc<EngineInner>,
@@ -97,25 +95,39 @@ pub(super) struct EngineInner {
     pub(super) wasmtime: wasmtime::Engine,
     pub(super) linker: Linker<State>,
     pub(super) options: EngineOptions,
-    /// Closed with the last clone, which ends the ticker.
-    _ticker: mpsc::Sender<()>,
 }
 
 impl Engine {
-    /// Starts an engine and its ticker thread.
+    /// Starts an engine, and the ticker thread where none runs.
     ///
     /// A cache that cannot be used is one warning, never an error.
     ///
     /// # Errors
     /// [`EngineError`]: a stack size out of range, or a machine that wasmtime doesn't run on.
     pub fn new(options: EngineOptions) -> Result<Engine, EngineError> {
+        Engine::tuned(options, |_| {})
+    }
+
+    /// Starts an engine with other settings than dchost's own: for benches that compare what settings cost. With them the
+    /// limits of a run need not hold.
+    ///
+    /// # Errors
+    /// As [`Engine::new`]; also where wasmtime was built without what is set.
+    #[doc(hidden)]
+    pub fn tuned(options: EngineOptions, tune: impl FnOnce(&mut Config)) -> Result<Engine, EngineError> {
         let mut config = configure(&options)?;
+        tune(&mut config);
         config.cache(options.cache_dir.as_deref().and_then(open_cache));
         let wasmtime = wasmtime::Engine::new(&config).map_err(|error| EngineError::Wasmtime(error.into()))?;
         let linker = bindings::linker(&wasmtime).map_err(|error| EngineError::Wasmtime(error.into()))?;
-        // Its thread isn't waited for: it ends by itself within a tick.
-        let (ticker, _thread) = start_ticker(wasmtime.weak()).map_err(EngineError::Ticker)?;
-        Ok(Engine { inner: Arc::new(EngineInner { wasmtime, linker, options, _ticker: ticker }) })
+        ticker::tick(wasmtime.weak()).map_err(EngineError::Ticker)?;
+        Ok(Engine { inner: Arc::new(EngineInner { wasmtime, linker, options }) })
+    }
+
+    /// wasmtime's own engine: for benches that measure a call without anything of dchost around it.
+    #[doc(hidden)]
+    pub fn wasmtime(&self) -> &wasmtime::Engine {
+        &self.inner.wasmtime
     }
 
     /// Loads the component at `path`.
@@ -156,20 +168,10 @@ fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
         .wasm_backtrace_details(WasmBacktraceDetails::Enable)
         .max_wasm_stack(options.wasm_stack_bytes_max)
         .async_stack_size(options.wasm_stack_bytes_max + HOST_STACK_BYTES)
-        // Same results on every machine of the cluster.
+        // Not offered; were it ever, then with the same results on every machine of the cluster.
         .relaxed_simd_deterministic(true);
-    // Proposals that components of today don't use: each was part of advisories, and the limiter doesn't see shared memory.
-    for feature in [
-        WasmFeatures::THREADS,
-        WasmFeatures::SHARED_EVERYTHING_THREADS,
-        WasmFeatures::MEMORY64,
-        WasmFeatures::GC,
-        WasmFeatures::EXCEPTIONS,
-        WasmFeatures::LEGACY_EXCEPTIONS,
-        WasmFeatures::STACK_SWITCHING,
-    ] {
-        config.wasm_features(feature, false);
-    }
+    // By name, so that what an update of wasmtime adds or turns on stays off until somebody has looked at it.
+    config.wasm_features(WasmFeatures::all() & !OFFERED, false).wasm_features(OFFERED, true);
     Ok(config)
 }
 
@@ -200,20 +202,6 @@ fn open_cache(dir: &Path) -> Option<Cache> {
     }
 }
 
-/// Ticks until the engine is gone. An OS thread: a guest that never yields can hold every thread of an executor.
-fn start_ticker(engine: wasmtime::EngineWeak) -> std::io::Result<(mpsc::Sender<()>, JoinHandle<()>)> {
-    let (stop, stopped) = mpsc::channel::<()>();
-    let thread = std::thread::Builder::new().name("dchost-epoch".to_owned()).spawn(move || {
-        while let Err(mpsc::RecvTimeoutError::Timeout) = stopped.recv_timeout(EPOCH_TICK) {
-            match engine.upgrade() {
-                Some(engine) => engine.increment_epoch(),
-                None => break,
-            }
-        }
-    })?;
-    Ok((stop, thread))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -226,19 +214,5 @@ mod tests {
         std::fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
         assert!(open_cache(&shared).is_none());
         assert!(open_cache(&dir.path().join("own")).is_some());
-    }
-
-    #[test]
-    fn the_ticker_ends_with_its_engine() {
-        let config = configure(&EngineOptions::default()).unwrap();
-        let engine = wasmtime::Engine::new(&config).unwrap();
-        let (stop, thread) = start_ticker(engine.weak()).unwrap();
-        assert!(!thread.is_finished());
-        drop(stop);
-        thread.join().unwrap();
-        // And where only wasmtime's engine is gone.
-        let (_stop, thread) = start_ticker(engine.weak()).unwrap();
-        drop(engine);
-        thread.join().unwrap();
     }
 }

@@ -4,14 +4,14 @@ use std::fmt;
 use std::time::Duration;
 use wasmtime::ResourceLimiter;
 
-/// Core instances of one store: a component is linked from a handful.
-const INSTANCES_MAX: usize = 64;
+/// Core instances of one store: a component is linked from a handful, an interpreter with its libraries from some dozens.
+pub(super) const INSTANCES_MAX: usize = 64;
 
-/// Memories of one store.
-const MEMORIES_MAX: usize = 8;
+/// Memories of one store: each reserves address space, and a composed component has one for each part.
+pub(super) const MEMORIES_MAX: usize = 8;
 
 /// Tables of one store.
-const TABLES_MAX: usize = 32;
+pub(super) const TABLES_MAX: usize = 32;
 
 /// Host bytes that a table's element takes.
 const TABLE_ELEMENT_BYTES: u64 = 8;
@@ -28,17 +28,17 @@ pub struct Limits {
     pub cpu_timeout: Option<Duration>,
     /// Instructions, roughly (`-W fuel`); needs [`EngineOptions::fuel`](super::EngineOptions::fuel).
     pub fuel: Option<u64>,
-    /// The largest tensor of one call, in bytes (`--max-tensor`).
+    /// The tensors of one call together, in bytes (`--max-tensor`).
     pub tensor_bytes_max: u64,
     /// Component handles alive at once, and entries of the host's resource table (`-W max-handles`).
     pub handles_max: usize,
-    /// One line of output, in bytes (`-W max-output-line`); the rest of a longer line is dropped.
+    /// One line of output or one log message, in bytes (`-W max-output-line`); the rest of a longer one is dropped.
     pub output_line_bytes_max: usize,
-    /// All output, in bytes (`-W max-output`); what exceeds it is dropped and counted.
+    /// All output, in bytes (`-W max-output`); what exceeds it is dropped and counted, but for the last lines.
     pub output_bytes_max: u64,
-    /// Output of one second, in bytes (`-W max-output-rate`); what exceeds it is dropped and counted.
+    /// Output of one second, in bytes (`-W max-output-rate`); what exceeds it is dropped and counted, as above.
     pub output_bytes_per_second_max: u64,
-    /// Op calls in flight (`-W max-ops`).
+    /// Calls in flight: pendings of reads, updates and ops (`-W max-ops`).
     pub ops_max: u32,
 }
 
@@ -99,8 +99,18 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Prints bytes as MiB, with two digits where they matter.
+/// A host call passed tensors above `--max-tensor`.
+#[derive(Debug, thiserror::Error)]
+#[error("the tensors of a host call have {bytes} bytes")]
+pub(super) struct TensorExceeded {
+    pub(super) bytes: u64,
+}
+
+/// Prints bytes as MiB, with two digits where they matter; little ones as they are.
 pub(super) fn mib(bytes: u64) -> String {
+    if bytes > 0 && bytes < 1 << 20 {
+        return if bytes.is_multiple_of(1 << 10) { format!("{} KiB", bytes >> 10) } else { format!("{bytes} bytes") };
+    }
     let whole = bytes >> 20;
     if bytes.is_multiple_of(1 << 20) {
         format!("{whole} MiB")
@@ -161,12 +171,20 @@ impl Limiter {
         let asked_bytes = desired.saturating_sub(current);
         let used_bytes = self.used_bytes.saturating_add(asked_bytes);
         if used_bytes > self.limit_bytes {
+            // Nothing was allowed that could fail after all.
+            self.last_bytes = 0;
             self.refused = Some(Refusal { used_bytes: self.used_bytes, asked_bytes, initial });
             return false;
         }
         self.used_bytes = used_bytes;
         self.last_bytes = asked_bytes;
         true
+    }
+
+    /// Forgets the growth that was allowed last, so that a failure reported for another can't take it back.
+    fn refused_by_itself(&mut self) -> bool {
+        self.last_bytes = 0;
+        false
     }
 
     fn take_back(&mut self) {
@@ -178,14 +196,14 @@ impl ResourceLimiter for Limiter {
     fn memory_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         // What the memory itself forbids isn't dchost's limit; wasmtime refuses it after this.
         if maximum.is_some_and(|maximum| desired > maximum) {
-            return Ok(false);
+            return Ok(self.refused_by_itself());
         }
         Ok(self.grow(current as u64, desired as u64))
     }
 
     fn table_growing(&mut self, current: usize, desired: usize, maximum: Option<usize>) -> wasmtime::Result<bool> {
         if maximum.is_some_and(|maximum| desired > maximum) {
-            return Ok(false);
+            return Ok(self.refused_by_itself());
         }
         let bytes = |elements: usize| (elements as u64).saturating_mul(TABLE_ELEMENT_BYTES);
         Ok(self.grow(bytes(current), bytes(desired)))
@@ -239,8 +257,31 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_growth_gives_back_what_was_allowed_for_it_and_nothing_else() {
+        let mut limiter = Limiter::new(1000);
+        assert!(limiter.memory_growing(0, 400, None).unwrap());
+        assert!(limiter.memory_growing(400, 700, None).unwrap());
+        limiter.memory_grow_failed(wasmtime::Error::msg("no address space")).unwrap();
+        assert_eq!(limiter.used_bytes(), 400);
+        // Refused growth was never allowed: a failure that follows takes nothing back, neither after our own refusal
+        // nor after that of the memory's maximum.
+        assert!(limiter.memory_growing(400, 500, None).unwrap());
+        assert!(!limiter.memory_growing(500, 5000, None).unwrap());
+        limiter.memory_grow_failed(wasmtime::Error::msg("refused")).unwrap();
+        assert_eq!(limiter.used_bytes(), 500);
+        assert!(limiter.table_growing(0, 10, None).unwrap());
+        assert!(!limiter.table_growing(10, 20, Some(15)).unwrap());
+        limiter.table_grow_failed(wasmtime::Error::msg("refused")).unwrap();
+        assert_eq!(limiter.used_bytes(), 580);
+    }
+
+    #[test]
     fn sizes_print_in_mib() {
         assert_eq!(mib(256 << 20), "256 MiB");
         assert_eq!(mib((312 << 20) + (1 << 19)), "312.50 MiB");
+        assert_eq!(
+            (mib(0), mib(64 << 10), mib(100)),
+            ("0 MiB".to_owned(), "64 KiB".to_owned(), "100 bytes".to_owned())
+        );
     }
 }

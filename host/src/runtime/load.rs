@@ -1,11 +1,14 @@
 //! From a path or bytes to a [`Module`], or to a refusal that says what to do.
 
+use super::cost::{self, COMPILE_BYTES_MAX, Excess, resident_bytes};
 use super::engine::{Engine, EngineInner};
+use super::features;
 use super::fit::{self, Misfit};
 use super::limits::{Limits, mib};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
 use crate::text::{did_you_mean, nearest};
+use crate::text::{escaped, truncated};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -21,6 +24,9 @@ const WASM_PAGE_BYTES: u64 = 64 << 10;
 
 /// How alike a file's name must be to be suggested, from 0 to 1: a directory may hold many.
 const SUGGESTION_LIKENESS_MIN: f64 = 0.75;
+
+/// Longest reason of a refusal that is shown, in bytes: it names a place in the file, and may repeat a name of any length.
+const REASON_BYTES_MAX: usize = 4096;
 
 /// Entries of a directory that are looked through for a suggestion.
 const SUGGESTION_ENTRIES_MAX: usize = 10_000;
@@ -158,7 +164,25 @@ pub enum LoadError {
         /// The file.
         path: String,
     },
-    /// Cut short, damaged, or of features that dchost doesn't offer.
+    /// It uses a WebAssembly feature that dchost doesn't offer.
+    #[error("`{path}` uses {feature}, which dchost doesn't offer: build it without ({reason})")]
+    Feature {
+        /// The file.
+        path: String,
+        /// The feature, in words.
+        feature: &'static str,
+        /// What the validator found, and where.
+        reason: String,
+    },
+    /// Compiling it would take more of the host than any component needs.
+    #[error("`{path}` {excess}")]
+    Costly {
+        /// The file.
+        path: String,
+        /// What there is too much of.
+        excess: Excess,
+    },
+    /// Cut short or damaged.
     #[error("`{path}` ({size_bytes} bytes) is no valid component: {reason}{}", damage_hint(.reason))]
     Invalid {
         /// The file.
@@ -175,6 +199,15 @@ pub enum LoadError {
         path: String,
         /// The time that it had.
         timeout: Duration,
+    },
+    /// Compiling took too much memory, as far as the whole process grew meanwhile.
+    #[error(
+        "`{path}` takes more than {} of memory to compile: split its largest functions, or build with less inlining",
+        mib(COMPILE_BYTES_MAX)
+    )]
+    CompileMemory {
+        /// The file.
+        path: String,
     },
     /// It asks for what dchost doesn't offer, or lacks what dchost calls.
     #[error("`{path}` does not fit world `worker` of dchost:worker@0.1.0\n{misfit}")]
@@ -195,12 +228,6 @@ pub enum LoadError {
 fn damage_hint(reason: &str) -> &'static str {
     if reason.contains("unexpected end") || reason.contains("out of bounds") || reason.contains("extends past") {
         "; it seems truncated, copy or build it again"
-    } else if reason.contains("must be enabled")
-        || reason.contains("not enabled")
-        || reason.contains("not supported")
-        || reason.contains("unsupported")
-    {
-        "; dchost doesn't offer this feature (no threads, no 64-bit memories, no garbage collection, no exceptions), build without it"
     } else {
         "; it may be damaged, copy or build it again"
     }
@@ -211,7 +238,7 @@ pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadErr
     let limit_bytes = engine.inner.options.module_bytes_max;
     let shown = path.display().to_string();
     let file = path.to_owned();
-    let bytes = on_thread("dchost-read", None, &shown, move || read(&file, limit_bytes)).await??;
+    let bytes = on_thread("dchost-read", &shown, move || read(&file, limit_bytes)).await??;
     let name = path.file_name().map_or_else(|| shown.clone(), |name| name.to_string_lossy().into_owned());
     compile(engine, shown, name, bytes).await
 }
@@ -300,23 +327,51 @@ async fn compile(engine: &Engine, path: String, name: String, bytes: Bytes) -> R
     let timeout = engine.inner.options.compile_timeout;
     let inner = Arc::clone(&engine.inner);
     let shown = path.clone();
-    on_thread("dchost-compile", Some(timeout), &path, move || {
-        let component = Component::from_binary(&inner.wasmtime, &bytes).map_err(|error| LoadError::Invalid {
-            path: shown.clone(),
-            size_bytes,
-            reason: one_line(&error),
+    let compiled = on_thread("dchost-compile", &path, move || {
+        cost::check(&bytes).map_err(|excess| LoadError::Costly { path: shown.clone(), excess })?;
+        let component = Component::from_binary(&inner.wasmtime, &bytes).map_err(|error| {
+            let (path, reason) = (shown.clone(), one_line(&error));
+            match features::missing(&reason) {
+                Some(feature) => LoadError::Feature { path, feature, reason },
+                None => LoadError::Invalid { path, size_bytes, reason },
+            }
         })?;
         let pre = fit::link(&inner, &component).map_err(|misfit| LoadError::Misfit { path: shown.clone(), misfit })?;
         let digest = Sha256::digest(&bytes).into();
         Ok(Module { inner: Arc::new(ModuleInner { engine: inner, pre, path: shown, name, digest, size_bytes }) })
-    })
-    .await?
+    });
+    // A thread can't be ended from outside. It is left behind, and ends with the process that this refusal ends.
+    let within_memory = async {
+        tokio::select! {
+            compiled = compiled => Some(compiled),
+            () = grown(COMPILE_BYTES_MAX) => None,
+        }
+    };
+    match tokio::time::timeout(timeout, within_memory).await {
+        Ok(Some(compiled)) => compiled?,
+        Ok(None) => Err(LoadError::CompileMemory { path }),
+        Err(_) => Err(LoadError::CompileTimeout { path, timeout }),
+    }
 }
 
-/// Runs blocking work on a thread of its own, for at most `timeout`.
+/// Waits until this process has so many bytes more than now.
+async fn grown(bytes: u64) {
+    const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+    let most = resident_bytes().map(|now| now.saturating_add(bytes));
+    loop {
+        tokio::time::sleep(LOOK_INTERVAL).await;
+        // Where the system doesn't tell, the timeout alone holds.
+        if let (Some(now), Some(most)) = (resident_bytes(), most)
+            && now > most
+        {
+            return;
+        }
+    }
+}
+
+/// Runs blocking work on a thread of its own.
 async fn on_thread<T: Send + 'static>(
     thread: &str,
-    timeout: Option<Duration>,
     path: &str,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, LoadError> {
@@ -329,16 +384,36 @@ async fn on_thread<T: Send + 'static>(
             let _ = send.send(work());
         })
         .map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
-    match timeout {
-        None => receive.await.map_err(|_| bug()),
-        Some(timeout) => match tokio::time::timeout(timeout, receive).await {
-            Ok(done) => done.map_err(|_| bug()),
-            Err(_) => Err(LoadError::CompileTimeout { path: path.to_owned(), timeout }),
-        },
-    }
+    receive.await.map_err(|_| bug())
 }
 
-/// An error of wasmtime with its causes, on one line.
+/// An error of wasmtime with its causes, on one line: it repeats names of the file, which are whatever its author likes.
 fn one_line(error: &wasmtime::Error) -> String {
-    format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
+    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    escaped(truncated(&text, REASON_BYTES_MAX)).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_process_that_grows_is_noticed() {
+        const BYTES: u64 = 64 << 20;
+        let mut kept = Vec::new();
+        let grow = async {
+            loop {
+                // Written to, so that it is memory and not only a promise.
+                kept.push(vec![1_u8; 8 << 20]);
+                tokio::task::yield_now().await;
+            }
+        };
+        let noticed = tokio::time::timeout(Duration::from_secs(60), grown(BYTES));
+        tokio::select! {
+            noticed = noticed => assert_eq!(noticed, Ok(())),
+            () = grow => {}
+        }
+        // Other tests grow the process as well.
+        assert!(kept.len() < 100, "noticed only after {} pieces", kept.len());
+    }
 }

@@ -2,9 +2,12 @@
 
 use super::bindings::{types, wit::ops};
 use super::calls::HostError;
+use super::lift::{Answer, TaskIn, answer, shadowed, text};
 use super::state::State;
 use crate::error::{Error, ErrorCode};
-use wasmtime::component::Resource;
+use crate::text::shown;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, Resource, WasmList, WasmStr};
 use wasmtime_wasi::p2::DynPollable;
 
 /// A result on another task. None exists while no op can be started.
@@ -29,13 +32,27 @@ impl ops::Host for State {
     async fn start(
         &mut self,
         _task: types::Task,
-        op: String,
+        _op: String,
         _inputs: Vec<ops::Input>,
         _timeout: Option<types::Millis>,
     ) -> Result<Resource<Call>, HostError> {
-        self.calls.check()?;
-        Err(unserved().with_names([op]).into())
+        Err(shadowed().into())
     }
+}
+
+/// Defines `start` on guest memory: of a call that isn't served, no more than the op's name is looked at.
+pub(super) fn add_in_place(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    linker.instance("dchost:worker/ops@0.1.0")?.func_wrap(
+        "start",
+        |cx: StoreContextMut<'_, State>,
+         (_task, op, _inputs, _timeout): (TaskIn, WasmStr, WasmList<ops::Input>, Option<types::Millis>)| {
+            let start = || -> Answer<Resource<Call>> {
+                cx.data().calls.check()?;
+                Err(unserved().with_names([shown(&text(&cx, &op)?)]).into())
+            };
+            answer(start())
+        },
+    )
 }
 
 impl ops::HostRemoteValue for State {

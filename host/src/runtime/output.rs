@@ -1,8 +1,11 @@
 //! The guest's stdout, stderr and log: split in lines, made harmless, bounded, and handed to the console.
 
-use super::limits::{Limits, mib};
+mod budget;
+
+use super::limits::Limits;
 use crate::handles::{Console, Level, Origin};
-use crate::text::{escape, escaped, truncated};
+use crate::text::{escape, truncated};
+use budget::Budget;
 use bytes::Bytes;
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -10,6 +13,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use tokio::io::AsyncWrite;
+use tokio::time::Instant;
 use wasmtime_wasi::cli::{IsTerminal, StdoutStream};
 use wasmtime_wasi::p2::{OutputStream, Pollable, StreamResult};
 
@@ -22,9 +26,6 @@ const TAIL_LINE_BYTES_MAX: usize = 1024;
 /// What one write may bring; the guest's library splits longer ones.
 const WRITE_BYTES_MAX: usize = 64 << 10;
 
-/// Longest `log` message, in bytes; the rest is dropped.
-const LOG_BYTES_MAX: usize = 64 << 10;
-
 /// Where a run's text goes. Cheap to clone; all clones share one budget.
 #[derive(Clone)]
 pub(super) struct Output {
@@ -34,9 +35,9 @@ pub(super) struct Output {
 struct Shared {
     console: Arc<dyn Console>,
     line_bytes_max: usize,
-    bytes_max: u64,
-    bytes: u64,
-    dropped_bytes: u64,
+    budget: Budget,
+    /// Ends of lines that were cut.
+    cut_bytes: u64,
     stdout: Line,
     stderr: Line,
     tail: VecDeque<String>,
@@ -61,9 +62,8 @@ impl Output {
         let shared = Shared {
             console,
             line_bytes_max: limits.output_line_bytes_max,
-            bytes_max: limits.output_bytes_max,
-            bytes: 0,
-            dropped_bytes: 0,
+            budget: Budget::new(limits.output_bytes_max, limits.output_bytes_per_second_max, Instant::now()),
+            cut_bytes: 0,
             stdout: Line::default(),
             stderr: Line::default(),
             tail: VecDeque::new(),
@@ -81,15 +81,19 @@ impl Output {
         self.lock().write(stream, bytes);
     }
 
-    /// Takes a log message; each of its lines goes to the console by itself, so that none can pose as another task's.
+    /// Takes a log message, as long as a line may be; each of its lines goes to the console by itself, so that none can pose as another task's.
     pub(super) fn log(&self, level: Level, message: &str) {
-        let kept = truncated(message, LOG_BYTES_MAX);
         let mut shared = self.lock();
-        shared.dropped_bytes += (message.len() - kept.len()) as u64;
-        if shared.charge(kept.len() as u64 + 1) {
-            for line in kept.lines() {
-                shared.console.line(Origin::Log(level), &escaped(line));
+        let kept = truncated(message, shared.line_bytes_max);
+        let cut_bytes = (message.len() - kept.len()) as u64;
+        shared.cut_bytes += cut_bytes;
+        let mut lines = kept.lines().peekable();
+        while let Some(line) = lines.next() {
+            let mut text = escape(line.as_bytes());
+            if cut_bytes > 0 && lines.peek().is_none() {
+                tell_cut(&mut text, cut_bytes);
             }
+            shared.show(Origin::Log(level), line.len() as u64 + 1, &text);
         }
     }
 
@@ -101,14 +105,19 @@ impl Output {
                 shared.end_line(stream);
             }
         }
-        let dropped = std::mem::take(&mut shared.dropped_bytes);
-        if dropped > 0 {
-            let notice = format!(
-                "[dchost dropped {dropped} bytes of output: lines above {} bytes, or output above {} (-W max-output)]",
-                shared.line_bytes_max,
-                mib(shared.bytes_max)
-            );
-            shared.console.line(Origin::Stderr, &notice);
+        let cut = std::mem::take(&mut shared.cut_bytes);
+        let (mut notices, tail) = shared.budget.finish();
+        if cut > 0 {
+            notices.push(format!(
+                "[dchost dropped {cut} bytes of lines above {} bytes (-W max-output-line)]",
+                shared.line_bytes_max
+            ));
+        }
+        for notice in &notices {
+            shared.console.line(Origin::Stderr, notice);
+        }
+        for (origin, text) in &tail {
+            shared.console.line(*origin, text);
         }
     }
 
@@ -153,9 +162,8 @@ impl Shared {
         let bytes = line.bytes.strip_suffix(b"\r").unwrap_or(&line.bytes);
         let mut text = escape(bytes);
         if line.dropped_bytes > 0 {
-            // Writing to a string can't fail.
-            let _ = write!(text, " [{} bytes dropped]", line.dropped_bytes);
-            self.dropped_bytes += line.dropped_bytes;
+            tell_cut(&mut text, line.dropped_bytes);
+            self.cut_bytes += line.dropped_bytes;
         }
         if stream == Stream::Stderr {
             if self.tail.len() == TAIL_LINES_MAX {
@@ -163,26 +171,30 @@ impl Shared {
             }
             self.tail.push_back(truncated(&text, TAIL_LINE_BYTES_MAX).to_owned());
         }
-        if self.charge(line.bytes.len() as u64 + 1) {
-            let origin = match stream {
-                Stream::Stdout => Origin::Stdout,
-                Stream::Stderr => Origin::Stderr,
-            };
-            self.console.line(origin, &text);
-        }
+        let origin = match stream {
+            Stream::Stdout => Origin::Stdout,
+            Stream::Stderr => Origin::Stderr,
+        };
+        self.show(origin, line.bytes.len() as u64 + 1, &text);
     }
 
-    /// Counts a line; false where the budget is used up and the line is dropped.
-    fn charge(&mut self, bytes: u64) -> bool {
-        if self.bytes.saturating_add(bytes) > self.bytes_max {
-            // No later, shorter line slips through: what is shown is a whole beginning.
-            self.bytes = self.bytes_max;
-            self.dropped_bytes += bytes;
-            return false;
+    /// Shows a line that the guest spent `bytes` on, or keeps it for the end where a budget has no room.
+    fn show(&mut self, origin: Origin, bytes: u64, text: &str) {
+        match self.budget.charge(bytes, Instant::now()) {
+            Ok(()) => self.console.line(origin, text),
+            Err(over) => {
+                if let Some(notice) = self.budget.keep(over, origin, bytes, text) {
+                    self.console.line(Origin::Stderr, &notice);
+                }
+            }
         }
-        self.bytes += bytes;
-        true
     }
+}
+
+/// Says at the end of a line how much of it is missing.
+fn tell_cut(text: &mut String, bytes: u64) {
+    // Writing to a string can't fail.
+    let _ = write!(text, " [{bytes} bytes dropped]");
 }
 
 /// One stream of the guest.
@@ -292,7 +304,7 @@ mod tests {
             expect![[r#"
                 out: abcd [4 bytes dropped]
                 out: abcd
-                err: [dchost dropped 4 bytes of output: lines above 4 bytes, or output above 64 MiB (-W max-output)]
+                err: [dchost dropped 4 bytes of lines above 4 bytes (-W max-output-line)]
             "#]],
         );
     }
@@ -300,16 +312,47 @@ mod tests {
     #[test]
     fn output_beyond_the_budget_is_counted_and_told_once_and_the_tail_is_kept() {
         let recorder = Arc::new(Recorder::default());
-        let output = Output::new(recorder.clone(), &Limits { output_bytes_max: 20, ..Limits::default() });
+        let output = Output::new(recorder.clone(), &Limits { output_bytes_max: 40, ..Limits::default() });
         for index in 0..100 {
             output.write(Stream::Stderr, format!("line {index}\n").as_bytes());
         }
-        output.log(Level::Info, "too late");
+        // All three share the budget.
+        output.log(Level::Info, "the log");
+        output.write(Stream::Stdout, b"done\n");
         output.finish();
         output.finish();
-        assert_eq!(recorder.text().lines().count(), 3, "{}", recorder.text());
-        assert!(recorder.text().contains("dropped"), "{}", recorder.text());
+        expect![[r#"
+            err: line 0
+            err: line 1
+            err: [dchost holds further output back: 40 bytes are nearly used up (-W max-output); the last lines are shown at the end]
+            err: [dchost dropped 776 bytes of output above 40 bytes (-W max-output); the last lines follow]
+            info: the log
+            out: done
+        "#]]
+        .assert_eq(&recorder.text());
         assert_eq!(output.tail().last().map(String::as_str), Some("line 99"));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn output_above_the_rate_is_dropped_until_the_second_has_passed() {
+        let recorder = Arc::new(Recorder::default());
+        let output = Output::new(recorder.clone(), &Limits { output_bytes_per_second_max: 14, ..Limits::default() });
+        for line in ["first\n", "second\n", "third\n"] {
+            output.write(Stream::Stdout, line.as_bytes());
+        }
+        tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        output.write(Stream::Stdout, b"fourth\n");
+        output.log(Level::Warn, "fifth which is long");
+        output.finish();
+        expect![[r#"
+            out: first
+            out: second
+            err: [dchost holds output back: it is above 14 bytes in a second (-W max-output-rate)]
+            out: fourth
+            err: [dchost dropped 6 bytes of output above 14 bytes in a second (-W max-output-rate); the last lines follow]
+            warn: fifth which is long
+        "#]]
+        .assert_eq(&recorder.text());
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::bindings::wit::pending::{self as wit, Value};
 use super::calls::{CallKind, HostError, HostPanic, catch_panics, interrupted};
+use super::limits::mib;
 use super::state::State;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles;
@@ -10,9 +11,6 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use wasmtime::component::Resource;
 use wasmtime_wasi::p2::{DynPollable, Pollable};
-
-/// Pendings alive at once in one run: each is a task and a request under way.
-const PENDINGS_MAX: usize = 256;
 
 /// Tensor bytes that pendings of one run may hold together, as a multiple of `--max-tensor`.
 const PENDING_TENSORS_MAX: u64 = 4;
@@ -41,7 +39,7 @@ impl Drop for Pending {
 /// What the pendings of a run hold.
 #[derive(Debug, Default)]
 pub(super) struct PendingUse {
-    calls: usize,
+    calls: u32,
     bytes: u64,
 }
 
@@ -63,6 +61,31 @@ impl Pollable for Waiter {
 }
 
 impl State {
+    /// Refuses a call to be started where too many are in flight, or hold too much.
+    ///
+    /// # Errors
+    /// `resource-exhausted`, naming the flag.
+    pub(super) fn check_room(&self, bytes: u64) -> Result<()> {
+        let exhausted = |message| Err(Error::new(ErrorCode::ResourceExhausted, message));
+        let calls_max = self.limits.ops_max;
+        if self.pending.calls >= calls_max {
+            return exhausted(format!(
+                "{calls_max} calls are in flight, the most that is allowed (-W max-ops): `get` or drop some first"
+            ));
+        }
+        let bytes_max = self.limits.tensor_bytes_max.saturating_mul(PENDING_TENSORS_MAX);
+        if self.pending.bytes.saturating_add(bytes) > bytes_max {
+            return exhausted(format!(
+                "calls in flight hold {}, {} more would be above {} ({PENDING_TENSORS_MAX} times --max-tensor): `get` or \
+                 drop some first",
+                mib(self.pending.bytes),
+                mib(bytes),
+                mib(bytes_max),
+            ));
+        }
+        Ok(())
+    }
+
     /// Starts a call whose answer is fetched later; `bytes` is what it holds at most.
     pub(super) fn start(
         &mut self,
@@ -70,20 +93,7 @@ impl State {
         bytes: u64,
         call: impl Future<Output = Result<Vec<handles::Value>>> + Send + 'static,
     ) -> std::result::Result<Resource<Pending>, HostError> {
-        let bytes_max = self.limits.tensor_bytes_max.saturating_mul(PENDING_TENSORS_MAX);
-        if self.pending.calls >= PENDINGS_MAX || self.pending.bytes.saturating_add(bytes) > bytes_max {
-            return Err(Error::new(
-                ErrorCode::ResourceExhausted,
-                format!(
-                    "{} pendings hold {}, at most {PENDINGS_MAX} and {} ({PENDING_TENSORS_MAX} times --max-tensor) are \
-                     allowed: `get` or drop some first",
-                    self.pending.calls,
-                    super::limits::mib(self.pending.bytes),
-                    super::limits::mib(bytes_max),
-                ),
-            )
-            .into());
-        }
+        self.check_room(bytes)?;
         let outcome = Arc::new(Mutex::new(None));
         let (finished, done) = watch::channel(false);
         let task = tokio::spawn({

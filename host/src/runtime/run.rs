@@ -3,13 +3,13 @@
 use super::calls::{Calls, HostPanic, catch_panics};
 use super::engine::EngineInner;
 use super::grants::{DirGrant, NetGrant};
-use super::limits::{Limit, Limiter, Limits, mib};
+use super::limits::{INSTANCES_MAX, Limit, Limiter, Limits, MEMORIES_MAX, TABLES_MAX, TensorExceeded, mib};
 use super::load::Module;
-use super::output::{Output, Stream};
+use super::output::Output;
 use super::pending::PendingUse;
 use super::state::State;
-use super::summary::Tags;
 use super::trap;
+use super::wasi::{self, Denials, FileUse, Network};
 use super::watch::RunWatch;
 use crate::error::Error;
 use crate::handles::Handles;
@@ -23,10 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use wasmtime::component::{ResourceTable, ResourceTableError};
 use wasmtime::{Store, Trap, UpdateDeadline};
-use wasmtime_wasi::{FsPerms, I32Exit, WasiCtx};
-
-/// Random bytes of one call, at most: nobody needs more at once, and the host makes them.
-const RANDOM_BYTES_MAX: u64 = 1 << 20;
+use wasmtime_wasi::I32Exit;
 
 /// Longest message of a failed `worker_fn` that is kept, in bytes.
 const MESSAGE_BYTES_MAX: usize = 64 << 10;
@@ -147,7 +144,10 @@ impl Module {
         output: &Output,
         meter: &Arc<Meter>,
     ) -> Result<Store<State>, String> {
-        let wasi = self.wasi(&options, output)?;
+        let denials = Arc::new(Denials::default());
+        let network = Arc::new(Network::new(options.net.clone(), Arc::clone(&denials)));
+        let wasi = wasi::context(self.name(), &options, output, &network)?;
+        let files = FileUse::new(options.dirs, denials);
         let EngineInner { wasmtime, options: engine, .. } = &*self.inner.engine;
         let limits = options.limits;
         let mut table = ResourceTable::new();
@@ -155,11 +155,12 @@ impl Module {
         let state = State {
             wasi,
             table,
+            network,
+            files,
             limiter: Limiter::new(limits.memory_bytes_max),
             calls: Calls::new(handles.interrupt.clone(), watch.clone()),
             handles,
             pending: PendingUse::default(),
-            tags: Tags::default(),
             output: output.clone(),
             limits: limits.clone(),
         };
@@ -185,27 +186,6 @@ impl Module {
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });
         Ok(store)
-    }
-
-    /// Deny by default: what isn't given here isn't there.
-    fn wasi(&self, options: &GuestOptions, output: &Output) -> Result<WasiCtx, String> {
-        let mut wasi = WasiCtx::builder();
-        wasi.allow_blocking_current_thread(false)
-            .max_random_size(RANDOM_BYTES_MAX)
-            .allow_tcp(false)
-            .allow_udp(false)
-            .allow_ip_name_lookup(false)
-            .stdout(output.sink(Stream::Stdout))
-            .stderr(output.sink(Stream::Stderr))
-            .arg(self.name())
-            .args(&options.args)
-            .envs(&options.env);
-        for DirGrant { host, guest, read_only } in &options.dirs {
-            let permissions = if *read_only { FsPerms::ReadOnly } else { FsPerms::ReadWrite };
-            wasi.preopened_dir(host, guest, permissions)
-                .map_err(|error| format!("can't open directory `{}` of `--dir`: {error:#}", host.display()))?;
-        }
-        Ok(wasi.build())
     }
 }
 
@@ -271,9 +251,27 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
     if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
         return flag(Limit::Fuel, format!("fuel limit {} reached", limits.fuel.unwrap_or(u64::MAX)));
     }
+    if let Some(TensorExceeded { bytes }) = error.downcast_ref() {
+        let (bytes, most) = (mib(*bytes), mib(limits.tensor_bytes_max));
+        return flag(Limit::Tensor, format!("one host call passed tensors of {bytes}, above {most}"));
+    }
     let text = format!("{error:#}");
+    // Fixed by the component, so it is refused rather than ended; wasmtime has no type for these either.
+    for (what, most) in [("instance", INSTANCES_MAX), ("memory", MEMORIES_MAX), ("table", TABLES_MAX)] {
+        if text.contains(&format!("resource limit exceeded: {what} count too high")) {
+            let what = if what == "instance" {
+                "core instances"
+            } else if what == "table" {
+                "tables"
+            } else {
+                "memories"
+            };
+            return Some(Reached::Declared(format!(
+                "the component has more than {most} {what}, which is the most that one run may have: link it from fewer parts"
+            )));
+        }
+    }
     if matches!(error.downcast_ref::<ResourceTableError>(), Some(ResourceTableError::Full))
-        || text.contains("component handle")
         || text.contains("handle limit exceeded")
         || text.contains("resource table has no free keys")
     {
@@ -285,9 +283,11 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
         return flag(Limit::Tensor, format!("one host call passed more than {asked} and what goes with it"));
     }
     let refusal = state.limiter.refused()?;
+    // A start function may grow a memory from nothing as well; what it then does is a trap, and declared sizes aren't.
+    let initial = refusal.initial && error.downcast_ref::<Trap>().is_none();
     let limit = mib(limits.memory_bytes_max);
     let (used, asked) = (mib(refusal.used_bytes), mib(refusal.asked_bytes));
-    if refusal.initial {
+    if initial {
         return Some(Reached::Declared(format!(
             "the component declares {asked} of memory beside {used}, above the limit of {limit} ({})",
             Limit::Memory

@@ -5,8 +5,9 @@ use super::calls::{Calls, HostError};
 use super::limits::{Limiter, Limits};
 use super::output::Output;
 use super::pending::PendingUse;
-use super::summary::Tags;
+use super::wasi::{FileUse, Network};
 use crate::handles::Handles;
+use std::sync::Arc;
 use wasmtime::component::ResourceTable;
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
@@ -14,13 +15,15 @@ use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 pub(crate) struct State {
     pub(super) wasi: WasiCtx,
     pub(super) table: ResourceTable,
+    /// Where the guest may connect to.
+    pub(super) network: Arc<Network>,
+    /// What the guest does with files.
+    pub(super) files: FileUse,
     pub(super) limits: Limits,
     pub(super) limiter: Limiter,
     pub(super) handles: Handles,
     pub(super) calls: Calls,
     pub(super) pending: PendingUse,
-    /// Different tags of scalars seen, bounded.
-    pub(super) tags: Tags,
     /// Where stdout, stderr and log lines go.
     pub(super) output: Output,
 }

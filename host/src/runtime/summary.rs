@@ -1,57 +1,48 @@
 //! `dchost:worker/summary`: scalars and progress.
 
 use super::bindings::wit::summary;
+use super::lift::shadowed;
 use super::state::State;
+use crate::handles::TAG_BYTES_MAX;
 use crate::text::{escaped, truncated};
-use std::collections::HashSet;
-
-/// Longest tag of a scalar, in bytes; tags become names in files and dashboards.
-const TAG_BYTES_MAX: usize = 256;
-
-/// Different tags of one run: each is kept, so a guest must not make them without end.
-const TAGS_MAX: usize = 10_000;
+use wasmtime::StoreContextMut;
+use wasmtime::component::{Linker, WasmStr};
 
 /// Longest note of a progress report, in bytes; it shares one line of a terminal.
 const NOTE_BYTES_MAX: usize = 256;
 
-/// The tags that a run has used.
-#[derive(Debug, Default)]
-pub(super) struct Tags {
-    seen: HashSet<String>,
-    warned: bool,
-}
-
-impl Tags {
-    /// Whether a scalar of `tag` is kept: a new one is, while there is room.
-    fn admit(&mut self, tag: &str) -> bool {
-        if self.seen.contains(tag) {
-            return true;
-        }
-        if self.seen.len() < TAGS_MAX {
-            self.seen.insert(tag.to_owned());
-            return true;
-        }
-        if !self.warned {
-            self.warned = true;
-            tracing::warn!("more than {TAGS_MAX} scalar tags, dropping scalars of further ones, the first is `{tag}`");
-        }
-        false
-    }
+/// Makes a text harmless, and cuts what it is then: escapes are longer than what they stand for.
+fn shortened(text: &str, bytes_max: usize) -> String {
+    let escaped = escaped(truncated(text, bytes_max));
+    truncated(&escaped, bytes_max).to_owned()
 }
 
 impl summary::Host for State {
-    async fn scalar(&mut self, tag: String, step: u64, value: f64) -> wasmtime::Result<()> {
-        let tag = escaped(truncated(&tag, TAG_BYTES_MAX)).into_owned();
-        if self.tags.admit(&tag) {
-            self.handles.summary.scalar(&tag, step, value);
-        }
-        Ok(())
+    async fn scalar(&mut self, _tag: String, _step: u64, _value: f64) -> wasmtime::Result<()> {
+        Err(shadowed())
     }
 
-    async fn progress(&mut self, done: u64, total: Option<u64>, note: String) -> wasmtime::Result<()> {
-        self.handles.console.progress(done, total, &escaped(truncated(&note, NOTE_BYTES_MAX)));
-        Ok(())
+    async fn progress(&mut self, _done: u64, _total: Option<u64>, _note: String) -> wasmtime::Result<()> {
+        Err(shadowed())
     }
+}
+
+/// Defines both functions on guest memory: no more is copied than is kept.
+pub(super) fn add_in_place(linker: &mut Linker<State>) -> wasmtime::Result<()> {
+    let mut interface = linker.instance("dchost:worker/summary@0.1.0")?;
+    interface.func_wrap("scalar", |cx: StoreContextMut<'_, State>, (tag, step, value): (WasmStr, u64, f64)| {
+        let tag = shortened(&tag.to_str(&cx)?, TAG_BYTES_MAX);
+        cx.data().handles.summary.scalar(&tag, step, value);
+        Ok(())
+    })?;
+    interface.func_wrap(
+        "progress",
+        |cx: StoreContextMut<'_, State>, (done, total, note): (u64, Option<u64>, WasmStr)| {
+            let note = shortened(&note.to_str(&cx)?, NOTE_BYTES_MAX);
+            cx.data().handles.console.progress(done, total, &note);
+            Ok(())
+        },
+    )
 }
 
 #[cfg(test)]
@@ -59,10 +50,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tags_are_bounded_and_known_ones_stay_admitted() {
-        let mut tags = Tags::default();
-        assert!((0..TAGS_MAX).all(|index| tags.admit(&format!("tag-{index}"))));
-        assert!(!tags.admit("one-more"));
-        assert!(tags.admit("tag-0"));
+    fn a_tag_is_cut_after_it_was_escaped() {
+        assert_eq!(shortened("loss\n", 256), "loss\\n");
+        assert_eq!(shortened(&"\u{1b}".repeat(300), 256).len(), 256);
+        assert_eq!(shortened(&"\u{e4}".repeat(300), 255).len(), 254);
     }
 }

@@ -318,6 +318,40 @@ pub(crate) const BLOCK: Import = Import {
     core: "(param i32)",
 };
 
+/// `matmul` of arguments in memory, with a place for the result.
+pub(crate) const MATMUL: Import = Import {
+    component: r#"
+      (import "dchost:worker/kernels@0.1.0" (instance $kernels
+        (type $task' (record (field "job" string) (field "index" u32)))
+        (export "task" (type $task (eq $task')))
+        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
+          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
+          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
+        (export "error-code" (type $code (eq $code')))
+        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
+        (export "error" (type $error (eq $error')))
+        (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
+        (export "dtype" (type $dtype (eq $dtype')))
+        (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
+        (export "tensor" (type $tensor (eq $tensor')))
+        (export "matmul" (func (param "a" $tensor) (param "b" $tensor) (param "transpose-a" bool)
+          (param "transpose-b" bool) (param "alpha" float64) (param "beta" float64) (param "c" (option $tensor))
+          (result (result $tensor (error $error)))))))"#,
+    lower: r#"(core func $matmul (canon lower (func $kernels "matmul")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
+    name: "matmul",
+    core: "(param i32 i32)",
+};
+
+/// `log.write` whose strings are in UTF-16; needs [`LOG`].
+pub(crate) const LOG_UTF16: Import = Import {
+    component: "",
+    lower: r#"(core func $log16 (canon lower (func $log "write") string-encoding=utf16
+        (memory (core memory $libc "memory"))))"#,
+    name: "log16",
+    core: LOG.core,
+};
+
 /// WASI's `get-stdout`, for [`WRITE`].
 pub(crate) const STDOUT: Import = Import {
     component: r#"
@@ -467,6 +501,8 @@ pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
           (result (result (error $error)))))
         (export "read" (func (param "vars" (list (borrow $variable))) (param "options" $options)
           (result (result (list $value) (error $error)))))
+        (export "gather" (func (param "source" (borrow $variable)) (param "rows" (list u64))
+          (result (result $value (error $error)))))
         (export "update" (func (param "changes" (list $change)) (param "want-values" bool)
           (param "consistency" $consistency) (result (result (list $value) (error $error)))))
         (export "start-update" (func (param "changes" (list $change)) (param "want-values" bool)
@@ -503,6 +539,7 @@ pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
         lowered!("read", "variables", "read", "(param i32 i32 i32 i64 i32 i64 i32 i32)", ""),
         lowered!("update", "variables", "update", "(param i32 i32 i32 i32 i32)", ""),
         lowered!("start-update", "variables", "start-update", "(param i32 i32 i32 i32 i32)", ""),
+        lowered!("gather", "variables", "gather", "(param i32 i32 i32 i32)", ""),
         lowered!("get", "pending", "[method]pending.get", "(param i32 i32)", ""),
         lowered!("subscribe", "pending", "[method]pending.subscribe", "(param i32) (result i32)", ""),
         lowered!("block", "poll", "[method]pollable.block", "(param i32)", ""),

@@ -1,6 +1,8 @@
 //! Components of few lines, run against fakes: what they may do, what ends them, and how it is told.
 
 mod ending;
+mod grants;
+mod hosting;
 mod limits;
 mod loading;
 mod variables;

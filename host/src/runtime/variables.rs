@@ -1,29 +1,23 @@
 //! `dchost:worker/variables`: variables that live on tasks of the cluster.
 //!
-//! `initialize` and `update` read tensors in guest memory; `read` lowers the store's own bytes once.
+//! Arguments are read in guest memory (`in_place`), `read` lowers the store's own bytes once.
+
+mod in_place;
 
 use super::bindings::wit::variables as wit;
 use super::bindings::{types, wit::pending::Value};
-use super::calls::{CallKind, HostError};
+use super::calls::CallKind;
+use super::lift::{Answer, shadowed};
 use super::pending::Pending;
 use super::state::State;
 use crate::error::{Error, ErrorCode, Result};
-use crate::handles::{self, Change, InitializeMode, Placement, UpdateKind};
+use crate::handles::{self, Change, InitializeMode, UpdateKind};
 use crate::tensor::{TensorType, TensorView};
-use crate::text::shown;
-use bytes::Bytes;
-use std::time::Duration;
-use wasmtime::StoreContextMut;
-use wasmtime::component::{ComponentType, Lift, Linker, Resource};
-
-/// Longest name of a variable or barrier, in bytes; names are kept on servers and shown in messages.
-pub(super) const NAME_BYTES_MAX: usize = 256;
+pub(super) use in_place::add_in_place;
+use wasmtime::component::Resource;
 
 /// Variables in one call: the request to a server names each of them.
-pub(super) const VARIABLES_PER_CALL_MAX: usize = 65_536;
-
-/// Most dimensions of a variable; shapes are kept and sent with every header.
-const RANK_MAX: usize = 32;
+const VARIABLES_PER_CALL_MAX: usize = 65_536;
 
 /// Names that a label shows before it says how many more there are.
 const LABEL_NAMES_MAX: usize = 3;
@@ -32,16 +26,6 @@ const LABEL_NAMES_MAX: usize = 3;
 #[derive(Clone, Debug)]
 #[expect(unreachable_pub, reason = "generated code re-exports it")]
 pub struct Variable(handles::Variable);
-
-/// A change whose tensor is read in guest memory; twin of the WIT's `change`.
-#[derive(ComponentType, Lift)]
-#[component(record)]
-struct ChangeIn {
-    target: Resource<Variable>,
-    kind: wit::UpdateKind,
-    value: types::TensorIn,
-    base: Option<u64>,
-}
 
 impl From<wit::UpdateKind> for UpdateKind {
     fn from(kind: wit::UpdateKind) -> Self {
@@ -78,32 +62,6 @@ fn unserved(what: &str, instead: &str) -> Error {
     Error::new(ErrorCode::Unimplemented, format!("{what} is not served by this dchost: {instead}")).with_names([what])
 }
 
-/// Checks a name that the guest gave: not empty, at most [`NAME_BYTES_MAX`] bytes, no control characters.
-pub(super) fn check_name(of: &str, name: &str) -> Result<()> {
-    if name.is_empty() {
-        return Err(invalid(format!("the name of a {of} is empty")));
-    }
-    if name.len() > NAME_BYTES_MAX {
-        return Err(invalid(format!(
-            "the name of a {of} has {} bytes, at most {NAME_BYTES_MAX} are allowed",
-            name.len()
-        )));
-    }
-    if name.contains(char::is_control) {
-        return Err(invalid(format!("the {of} name `{}` has control characters", shown(name))));
-    }
-    Ok(())
-}
-
-fn check_count(count: usize) -> Result<()> {
-    if count > VARIABLES_PER_CALL_MAX {
-        return Err(invalid(format!(
-            "{count} variables in one call, at most {VARIABLES_PER_CALL_MAX} are allowed: split the call"
-        )));
-    }
-    Ok(())
-}
-
 /// Refuses options that this host doesn't serve: a stale answer would be worse than none.
 fn check_read_options(options: wit::ReadOptions) -> Result<()> {
     if options.min_version.is_some() {
@@ -111,16 +69,6 @@ fn check_read_options(options: wit::ReadOptions) -> Result<()> {
     }
     // Every read asks the variable's task, so it is never older than any age; relaxed may be served as atomic.
     Ok(())
-}
-
-fn placement(placement: wit::Placement) -> Result<Placement> {
-    match placement {
-        wit::Placement::Auto => Ok(Placement::Auto),
-        wit::Placement::On(task) => Ok(Placement::On(task.try_into()?)),
-        wit::Placement::Sharded => {
-            Err(unserved("placement sharded", "declare one variable for each part, on ps tasks of your choice"))
-        }
-    }
 }
 
 /// Names a call for whoever looks at it: `` variables.read of `w`, `b` and 4 more ``.
@@ -138,11 +86,6 @@ fn value_bytes<'a>(variables: impl Iterator<Item = &'a handles::Variable>) -> u6
     variables.filter_map(|variable| variable.ty.size_bytes()).fold(0_u64, |sum, bytes| sum.saturating_add(bytes as u64))
 }
 
-fn view(value: &types::Tensor) -> Result<TensorView<'_>> {
-    let ty = types::checked_type(value.dtype, value.shape.clone(), value.data.len())?;
-    Ok(TensorView { ty, data: &value.data })
-}
-
 /// Checks that a tensor has its variable's type, before anything is sent.
 fn check_type(variable: &handles::Variable, ty: &TensorType) -> Result<()> {
     if variable.ty == *ty {
@@ -153,12 +96,11 @@ fn check_type(variable: &handles::Variable, ty: &TensorType) -> Result<()> {
 }
 
 impl State {
-    fn variable(&self, variable: &Resource<Variable>) -> std::result::Result<handles::Variable, HostError> {
+    fn variable(&self, variable: &Resource<Variable>) -> Answer<handles::Variable> {
         Ok(self.table.get(variable)?.0.clone())
     }
 
-    fn variables(&self, variables: &[Resource<Variable>]) -> std::result::Result<Vec<handles::Variable>, HostError> {
-        check_count(variables.len())?;
+    fn variables(&self, variables: &[Resource<Variable>]) -> Answer<Vec<handles::Variable>> {
         variables.iter().map(|variable| self.variable(variable)).collect()
     }
 
@@ -184,76 +126,39 @@ impl State {
     }
 }
 
+// Functions that take strings or lists are in `in_place`.
 impl wit::Host for State {
-    /// Stands in for [`add_in_place`], which shadows it.
     async fn initialize(
         &mut self,
-        values: Vec<(Resource<Variable>, types::Tensor)>,
-        mode: wit::InitializeMode,
-    ) -> std::result::Result<(), HostError> {
-        check_count(values.len())?;
-        let values = values
-            .iter()
-            .map(|(variable, value)| Ok((self.variable(variable)?, view(value)?)))
-            .collect::<std::result::Result<Vec<_>, HostError>>()?;
-        initialize(self, values, mode)?.await
+        _values: Vec<(Resource<Variable>, types::Tensor)>,
+        _mode: wit::InitializeMode,
+    ) -> Answer<()> {
+        Err(shadowed().into())
     }
 
-    async fn uninitialized(
-        &mut self,
-        variables: Vec<Resource<Variable>>,
-    ) -> std::result::Result<Vec<String>, HostError> {
-        let variables = self.variables(&variables)?;
-        let (calls, store) = (self.calls.clone(), self.handles.variables.clone());
-        let label = label("uninitialized", variables.iter());
-        calls.wait(CallKind::Other, label, store.uninitialized(variables)).await
+    async fn uninitialized(&mut self, _variables: Vec<Resource<Variable>>) -> Answer<Vec<String>> {
+        Err(shadowed().into())
     }
 
     async fn wait_initialized(
         &mut self,
-        variables: Vec<Resource<Variable>>,
-        timeout: Option<types::Millis>,
-    ) -> std::result::Result<(), HostError> {
-        let variables = self.variables(&variables)?;
-        let (calls, store) = (self.calls.clone(), self.handles.variables.clone());
-        let label = label("wait-initialized", variables.iter());
-        calls.wait(CallKind::Other, label, store.wait_initialized(variables, timeout.map(Duration::from_millis))).await
+        _variables: Vec<Resource<Variable>>,
+        _timeout: Option<types::Millis>,
+    ) -> Answer<()> {
+        Err(shadowed().into())
     }
 
-    async fn read(
-        &mut self,
-        variables: Vec<Resource<Variable>>,
-        options: wit::ReadOptions,
-    ) -> std::result::Result<Vec<Value>, HostError> {
-        check_read_options(options)?;
-        let variables = self.variables(&variables)?;
-        self.check_answer(&variables)?;
-        let (calls, store) = (self.calls.clone(), self.handles.variables.clone());
-        let label = label("read", variables.iter());
-        let values = calls.wait(CallKind::Other, label, store.read(variables)).await?;
-        Ok(values.into_iter().map(Value::from).collect())
+    async fn read(&mut self, _variables: Vec<Resource<Variable>>, _options: wit::ReadOptions) -> Answer<Vec<Value>> {
+        Err(shadowed().into())
     }
 
-    /// Stands in for [`add_in_place`], which shadows it.
     async fn update(
         &mut self,
-        changes: Vec<wit::Change>,
-        want_values: bool,
+        _changes: Vec<wit::Change>,
+        _want_values: bool,
         _consistency: wit::Consistency,
-    ) -> std::result::Result<Vec<Value>, HostError> {
-        check_count(changes.len())?;
-        let changes = changes
-            .iter()
-            .map(|change| {
-                Ok(Change {
-                    variable: self.variable(&change.target)?,
-                    kind: change.kind.into(),
-                    value: view(&change.value)?,
-                    base: change.base,
-                })
-            })
-            .collect::<std::result::Result<Vec<_>, HostError>>()?;
-        update(self, changes, want_values)?.await
+    ) -> Answer<Vec<Value>> {
+        Err(shadowed().into())
     }
 
     async fn apply_gradients(
@@ -261,12 +166,12 @@ impl wit::Host for State {
         _optimizer: wit::Optimizer,
         _gradients: Vec<(Resource<Variable>, types::Tensor)>,
         _options: wit::ApplyOptions,
-    ) -> std::result::Result<Vec<Value>, HostError> {
-        Err(unserved("apply-gradients", "compute the step in the component and `update` with add or sub").into())
+    ) -> Answer<Vec<Value>> {
+        Err(shadowed().into())
     }
 
-    async fn gather(&mut self, _source: Resource<Variable>, _rows: Vec<u64>) -> std::result::Result<Value, HostError> {
-        Err(unserved("gather", "`read` the whole variable").into())
+    async fn gather(&mut self, _source: Resource<Variable>, _rows: Vec<u64>) -> Answer<Value> {
+        Err(shadowed().into())
     }
 
     async fn scatter(
@@ -275,57 +180,25 @@ impl wit::Host for State {
         _rows: Vec<u64>,
         _kind: wit::UpdateKind,
         _value: types::Tensor,
-    ) -> std::result::Result<(), HostError> {
-        Err(unserved("scatter", "`update` the whole variable, with zeros where nothing changes").into())
+    ) -> Answer<()> {
+        Err(shadowed().into())
     }
 
     async fn start_read(
         &mut self,
-        variables: Vec<Resource<Variable>>,
-        options: wit::ReadOptions,
-    ) -> std::result::Result<Resource<Pending>, HostError> {
-        self.calls.check()?;
-        check_read_options(options)?;
-        let variables = self.variables(&variables)?;
-        let bytes = self.check_answer(&variables)?;
-        let store = self.handles.variables.clone();
-        let label = label("read", variables.iter());
-        self.start(label, bytes, async move { store.read(variables).await })
+        _variables: Vec<Resource<Variable>>,
+        _options: wit::ReadOptions,
+    ) -> Answer<Resource<Pending>> {
+        Err(shadowed().into())
     }
 
     async fn start_update(
         &mut self,
-        changes: Vec<wit::Change>,
-        want_values: bool,
+        _changes: Vec<wit::Change>,
+        _want_values: bool,
         _consistency: wit::Consistency,
-    ) -> std::result::Result<Resource<Pending>, HostError> {
-        self.calls.check()?;
-        check_count(changes.len())?;
-        // The tensors were copied out of guest memory: the guest may reuse it while this is under way.
-        let changes = changes
-            .into_iter()
-            .map(|change| {
-                let variable = self.variable(&change.target)?;
-                let ty = view(&change.value)?.ty;
-                check_type(&variable, &ty)?;
-                Ok((variable, UpdateKind::from(change.kind), ty, change.value.data, change.base))
-            })
-            .collect::<std::result::Result<Vec<(_, _, _, Bytes, _)>, HostError>>()?;
-        let bytes = value_bytes(changes.iter().map(|change| &change.0));
-        let label = label("update", changes.iter().map(|change| &change.0));
-        let store = self.handles.variables.clone();
-        self.start(label, bytes, async move {
-            let changes = changes
-                .iter()
-                .map(|(variable, kind, ty, data, base)| Change {
-                    variable: variable.clone(),
-                    kind: *kind,
-                    value: TensorView { ty: ty.clone(), data },
-                    base: *base,
-                })
-                .collect();
-            store.update(changes, want_values).await
-        })
+    ) -> Answer<Resource<Pending>> {
+        Err(shadowed().into())
     }
 
     async fn start_apply_gradients(
@@ -333,35 +206,20 @@ impl wit::Host for State {
         _optimizer: wit::Optimizer,
         _gradients: Vec<(Resource<Variable>, types::Tensor)>,
         _options: wit::ApplyOptions,
-    ) -> std::result::Result<Resource<Pending>, HostError> {
-        Err(unserved("apply-gradients", "compute the step in the component and `start-update` with add or sub").into())
+    ) -> Answer<Resource<Pending>> {
+        Err(shadowed().into())
     }
 }
 
 impl wit::HostVariable for State {
     async fn declare(
         &mut self,
-        name: String,
-        dtype: types::Dtype,
-        shape: Vec<u64>,
-        place: wit::Placement,
-    ) -> std::result::Result<Resource<Variable>, HostError> {
-        self.calls.check()?;
-        check_name("variable", &name)?;
-        if shape.len() > RANK_MAX {
-            return Err(invalid(format!(
-                "variable `{name}` has {} dimensions, at most {RANK_MAX} are allowed",
-                shape.len()
-            ))
-            .into());
-        }
-        let ty = TensorType { dtype: dtype.try_into()?, shape };
-        if ty.size_bytes().is_none() {
-            return Err(invalid(format!("variable `{name}` of {ty} is larger than the address space")).into());
-        }
-        let variable = handles::Variable { name, ty, placement: placement(place)? };
-        self.handles.variables.declare(&variable)?;
-        Ok(self.table.push(Variable(variable))?)
+        _name: String,
+        _dtype: types::Dtype,
+        _shape: Vec<u64>,
+        _placement: wit::Placement,
+    ) -> Answer<Resource<Variable>> {
+        Err(shadowed().into())
     }
 
     async fn name(&mut self, variable: Resource<Variable>) -> wasmtime::Result<String> {
@@ -387,7 +245,7 @@ fn initialize<'a>(
     state: &State,
     values: Vec<(handles::Variable, TensorView<'a>)>,
     mode: wit::InitializeMode,
-) -> std::result::Result<impl Future<Output = std::result::Result<(), HostError>> + Send + use<'a>, HostError> {
+) -> Answer<impl Future<Output = Answer<()>> + Send + use<'a>> {
     for (variable, value) in &values {
         check_type(variable, &value.ty)?;
     }
@@ -401,7 +259,7 @@ fn update<'a>(
     state: &State,
     changes: Vec<Change<'a, handles::Variable>>,
     want_values: bool,
-) -> std::result::Result<impl Future<Output = std::result::Result<Vec<Value>, HostError>> + Send + use<'a>, HostError> {
+) -> Answer<impl Future<Output = Answer<Vec<Value>>> + Send + use<'a>> {
     for change in &changes {
         check_type(&change.variable, &change.value.ty)?;
     }
@@ -411,71 +269,4 @@ fn update<'a>(
         let values = calls.wait(CallKind::Other, label, store.update(changes, want_values)).await?;
         Ok(values.into_iter().map(Value::from).collect())
     })
-}
-
-/// Splits an answer as generated code does: an error of the WIT is an answer, anything else traps.
-fn answer<T>(result: std::result::Result<T, HostError>) -> wasmtime::Result<(std::result::Result<T, types::Error>,)> {
-    match result {
-        Ok(value) => Ok((Ok(value),)),
-        Err(HostError::Wit(error)) => Ok((Err(error.into()),)),
-        Err(HostError::Trap(error)) => Err(error),
-    }
-}
-
-/// Defines `initialize` and `update` on guest memory, without a copy of any tensor.
-///
-/// The guest can't run meanwhile, so its memory stays as it is.
-pub(super) fn add_in_place(linker: &mut Linker<State>) -> wasmtime::Result<()> {
-    let mut interface = linker.instance("dchost:worker/variables@0.1.0")?;
-    interface.func_wrap_async(
-        "initialize",
-        |cx: StoreContextMut<'_, State>,
-         (values, mode): (Vec<(Resource<Variable>, types::TensorIn)>, wit::InitializeMode)| {
-            Box::new(async move {
-                let started = check_count(values.len()).map_err(HostError::from).and_then(|()| {
-                    let views = values
-                        .into_iter()
-                        .map(|(variable, value)| {
-                            let data = value.data.as_le_slice(&cx);
-                            let ty = types::checked_type(value.dtype, value.shape, data.len())?;
-                            Ok((cx.data().variable(&variable)?, TensorView { ty, data }))
-                        })
-                        .collect::<std::result::Result<Vec<_>, HostError>>()?;
-                    initialize(cx.data(), views, mode)
-                });
-                answer(match started {
-                    Ok(call) => call.await,
-                    Err(error) => Err(error),
-                })
-            })
-        },
-    )?;
-    interface.func_wrap_async(
-        "update",
-        |cx: StoreContextMut<'_, State>,
-         (changes, want_values, _consistency): (Vec<ChangeIn>, bool, wit::Consistency)| {
-            Box::new(async move {
-                let started = check_count(changes.len()).map_err(HostError::from).and_then(|()| {
-                    let changes = changes
-                        .into_iter()
-                        .map(|change| {
-                            let data = change.value.data.as_le_slice(&cx);
-                            let ty = types::checked_type(change.value.dtype, change.value.shape, data.len())?;
-                            Ok(Change {
-                                variable: cx.data().variable(&change.target)?,
-                                kind: change.kind.into(),
-                                value: TensorView { ty, data },
-                                base: change.base,
-                            })
-                        })
-                        .collect::<std::result::Result<Vec<_>, HostError>>()?;
-                    update(cx.data(), changes, want_values)
-                });
-                answer(match started {
-                    Ok(call) => call.await,
-                    Err(error) => Err(error),
-                })
-            })
-        },
-    )
 }

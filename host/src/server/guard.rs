@@ -10,7 +10,7 @@
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, AttemptGate, AttemptOrder, Caller, Incarnation};
-use crate::server::session::{SESSIONS_MAX, Sessions};
+use crate::server::session::{SESSIONS_MAX, SessionCall, Sessions};
 use crate::text::shown_within;
 use crate::variables::CONTAINERS_MAX;
 use crate::wire::header::{Header, SESSION, missing};
@@ -156,6 +156,8 @@ pub struct Admitted {
     pub sequence: u64,
     /// Cancelled when the run's session here ends, or the server stops. Blocked and unfinished work is tied to it.
     pub session: CancellationToken,
+    /// Counts as a call of its session until the last clone is dropped; none where it needs no session.
+    _call: Option<Arc<SessionCall>>,
     /// Cancelled when the server stops.
     stopping: CancellationToken,
     /// This server.
@@ -261,7 +263,8 @@ impl Guard {
     /// `permission-denied`; `invalid-argument` (no header, or a bad field, which is named);
     /// `failed-precondition` (another protocol; a data call without session, with the name `session`);
     /// `peer-restarted` naming this task (another incarnation is expected);
-    /// `aborted` (an attempt or a leader that is over); `unavailable` (one that this server's leader hasn't told of).
+    /// `aborted` (an attempt or a leader that is over); `unavailable` (one that this server's leader hasn't told of);
+    /// `resource-exhausted` (too many data calls of one session at once).
     pub fn admit(&self, rpc: Rpc, header: Option<v1::RequestHeader>) -> Result<Admitted> {
         let inner = &*self.inner;
         let container = header.as_ref().map_or("", |header| header.container.as_str());
@@ -281,12 +284,14 @@ impl Guard {
         if let Some(attempt) = caller.attempt.filter(|_| rpc.checks_attempt()) {
             self.enter(&caller.container, attempt, false)?;
         }
-        let session = if rpc.needs_session() {
-            inner.sessions.token(&caller.container, caller.run_id).ok_or_else(|| no_session(inner.task, &caller))?
+        let call = if rpc.needs_session() {
+            let call = inner.sessions.call(&caller.container, caller.run_id)?;
+            Some(Arc::new(call.ok_or_else(|| no_session(inner.task, &caller))?))
         } else {
-            inner.stopping.clone()
+            None
         };
-        Ok(Admitted { caller, sequence, session, stopping: inner.stopping.clone(), task: inner.task })
+        let session = call.as_ref().map_or_else(|| inner.stopping.clone(), |call| call.token.clone());
+        Ok(Admitted { caller, sequence, session, _call: call, stopping: inner.stopping.clone(), task: inner.task })
     }
 
     /// Makes `attempt` the container's attempt, if it isn't yet: this process's leader has told of it. Where that ends an

@@ -18,11 +18,24 @@ use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 /// Most sessions on one server: each holds a stream, and a caller makes one by naming a run.
 pub const SESSIONS_MAX: usize = 4096;
+
+/// Most data calls of one session at once, over all its connections: as many as one connection carries, which is several
+/// times what a guest may have in flight (`-W max-ops`). Each holds a task and what it has staged; none is queued.
+pub const CALLS_PER_SESSION_MAX: usize = 1024;
+
+/// A data call of a session; the session has room for another once it is dropped.
+#[derive(Debug)]
+pub struct SessionCall {
+    /// Cancelled when the session ends.
+    pub token: CancellationToken,
+    _room: OwnedSemaphorePermit,
+}
 
 /// A session that has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,6 +87,8 @@ struct Session {
     caller: Caller,
     opened_at: Instant,
     token: CancellationToken,
+    /// Room for calls.
+    calls: Arc<Semaphore>,
     /// The stream that counts; an earlier one of the same run may linger until its connection is known to be broken.
     stream: u64,
     attached: bool,
@@ -109,6 +124,7 @@ impl Sessions {
             caller: caller.clone(),
             opened_at: Instant::now(),
             token: self.inner.stopping.child_token(),
+            calls: Arc::new(Semaphore::new(CALLS_PER_SESSION_MAX)),
             stream,
             attached: true,
         });
@@ -124,6 +140,25 @@ impl Sessions {
     pub fn token(&self, container: &str, run_id: RunId) -> Option<CancellationToken> {
         // The key is owned, so that a lookup copies the name; names are at most 63 bytes.
         self.lock().sessions.get(&(container.to_owned(), run_id)).map(|session| session.token.clone())
+    }
+
+    /// Begins a data call in the run's session; none where it has no session here.
+    ///
+    /// # Errors
+    /// `resource-exhausted`: too many are under way.
+    pub fn call(&self, container: &str, run_id: RunId) -> Result<Option<SessionCall>> {
+        let state = self.lock();
+        let Some(session) = state.sessions.get(&(container.to_owned(), run_id)) else { return Ok(None) };
+        match session.calls.clone().try_acquire_owned() {
+            Ok(room) => Ok(Some(SessionCall { token: session.token.clone(), _room: room })),
+            Err(_) => Err(Error::new(
+                ErrorCode::ResourceExhausted,
+                format!(
+                    "run `{run_id}` has {CALLS_PER_SESSION_MAX} calls under way here, the most that a run may have: \
+                     wait for some (`-W max-ops` bounds what a guest starts)"
+                ),
+            )),
+        }
     }
 
     /// Ends the sessions of a container that belong to another attempt than `attempt`. One whose caller told no attempt stays.
@@ -322,6 +357,21 @@ mod tests {
             assert!(!lease.token().is_cancelled());
             lease.close();
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn too_many_calls_of_a_session_are_refused_and_others_go_on() {
+        let (sessions, _) = sessions();
+        let leases = [1, 2].map(|run| sessions.open(&caller("a", run)).expect("there is room"));
+        let call = |run| sessions.call("a", RunId(run));
+        let mut calls: Vec<_> = (0..CALLS_PER_SESSION_MAX).map(|_| call(1).expect("there is room")).collect();
+        let error = call(1).expect_err("there is no room");
+        assert_eq!(error.code, ErrorCode::ResourceExhausted);
+        assert!(call(2).expect("another run's calls don't count").is_some());
+        assert!(call(3).expect("nothing is counted without a session").is_none());
+        calls.pop();
+        assert!(call(1).expect("one has ended").is_some());
+        drop(leases);
     }
 
     #[tokio::test(start_paused = true)]

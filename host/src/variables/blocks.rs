@@ -1,6 +1,6 @@
 //! A value as shared blocks: readers keep what they saw, writers copy only what is shared.
 
-use super::{UpdateKind, kernel};
+use super::{Spare, UpdateKind, kernel};
 use crate::tensor::DType;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -102,13 +102,18 @@ impl Blocks {
 
     /// The whole value in one piece; copies unless it is a single block.
     pub fn contiguous(&self) -> Bytes {
+        self.contiguous_in(&Spare::default())
+    }
+
+    /// As [`contiguous`](Self::contiguous), with memory of `spare`.
+    pub fn contiguous_in(&self, spare: &Spare) -> Bytes {
         match self.blocks.as_slice() {
             [] => Bytes::new(),
             [block] => Bytes::from_owner(block.clone()),
             blocks => {
-                let mut all = Vec::with_capacity(self.bytes);
+                let mut all = spare.take(self.bytes);
                 blocks.iter().for_each(|block| all.extend_from_slice(block.as_ref()));
-                Bytes::from(all)
+                spare.lend(all)
             }
         }
     }

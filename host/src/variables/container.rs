@@ -7,14 +7,11 @@ pub use together::TryPush;
 use super::store::{Charge, Room};
 use super::{Blocks, InitializeMode, UpdateKind, VariableRef, drop_large, lock};
 use crate::error::{Error, ErrorCode, Result};
+use crate::ids::check_name;
 use crate::tensor::{TensorType, check_data};
-use crate::text::{escaped, truncated};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
 use tokio::sync::watch;
-
-/// Greatest length of a variable's name, in bytes: long enough for nested scopes, short enough to list in errors.
-pub const NAME_BYTES_MAX: usize = 256;
 
 /// Most variables of one container: far above any model's, so that a loop that invents names ends with an error and not
 /// with the machine's memory.
@@ -26,25 +23,12 @@ const ERROR_NAMES_BYTES_MAX: usize = 4096;
 /// Checks a declaration: its name and its size.
 ///
 /// # Errors
-/// `invalid-argument` (gRPC `INVALID_ARGUMENT`): an empty name, one above [`NAME_BYTES_MAX`] or with control characters,
-/// or a type that can't be served.
+/// `invalid-argument` (gRPC `INVALID_ARGUMENT`): those of [`check_name`], or a type that can't be served.
 pub fn check_variable(name: &str, ty: &TensorType) -> Result<()> {
-    let invalid = |message| Err(Error::new(ErrorCode::InvalidArgument, message));
-    if name.is_empty() {
-        return invalid("name of a variable is empty; give it one".to_owned());
-    }
-    if name.len() > NAME_BYTES_MAX {
-        let (bytes, start) = (name.len(), escaped(truncated(name, 32)));
-        return invalid(format!(
-            "name `{start}...` of a variable has `{bytes}` bytes, at most `{NAME_BYTES_MAX}` are allowed"
-        ));
-    }
-    if name.chars().any(char::is_control) {
-        return invalid(format!("name `{}` of a variable has control characters", escaped(name)));
-    }
+    check_name("variable", name)?;
     match ty.checked_size_bytes() {
         Ok(_) => Ok(()),
-        Err(error) => invalid(format!("variable `{name}`: {}", error.message)),
+        Err(error) => Err(Error::new(error.code, format!("variable `{name}`: {}", error.message))),
     }
 }
 

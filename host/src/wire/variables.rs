@@ -116,7 +116,7 @@ mod tests {
         type Spoil = fn(&mut v1::VariableRef);
         let cases: [(Spoil, ErrorCode, &str); 6] = [
             (|v| v.name.clear(), ErrorCode::InvalidArgument, "empty"),
-            (|v| v.name = "n".repeat(257), ErrorCode::InvalidArgument, "`257` bytes"),
+            (|v| v.name = "n".repeat(257), ErrorCode::InvalidArgument, "257 bytes"),
             (|v| v.name = "a\nb".into(), ErrorCode::InvalidArgument, "control"),
             (|v| v.dtype = 0, ErrorCode::InvalidArgument, "variable `w`: dtype number `0`"),
             (|v| v.shape = vec![1 << 62, 8], ErrorCode::InvalidArgument, "overflows"),

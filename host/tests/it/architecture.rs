@@ -3,7 +3,7 @@
 //! Aim: nobody has to remember the rules. Method: sources are read as text without comments and strings, so that a check
 //! is a search for words; no build, no macro expansion.
 
-mod source;
+pub(crate) mod source;
 
 use source::{Source, files, lines_with, modules_named, root, sources};
 use std::collections::{BTreeMap, BTreeSet};

@@ -4,4 +4,5 @@ mod architecture;
 mod command_line;
 mod grpc;
 mod oracle;
+mod security;
 mod variables;

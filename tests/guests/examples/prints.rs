@@ -14,10 +14,11 @@ fn train(ctx: &WorkerContext) -> io::Result<()> {
     println!("escape \x1b[31mred\x1b[0m bell \x07 return \rover csi \u{9b}2J null \0 end");
     io::stdout().write_all(b"broken \xff\xfe utf-8\n")?;
     println!("world: \u{4e16}\u{754c} override \u{202e} end");
+    println!("ends\nworker:1 | forged on stdout");
     trace!(ctx, "log trace");
     debug!(ctx, "log debug");
     info!(ctx, "log info \x1b[2J");
-    warn!(ctx, "log warn\nsecond line");
+    warn!(ctx, "log warn\nworker:1 | forged in a log");
     error!(ctx, "log error");
     let length: usize = arg(ctx, 0, 0);
     if length > 0 {

@@ -2,11 +2,20 @@
 //!
 //! They need the dchost binary and the guests: `cargo build -p dchost` and `cargo xtask guests`.
 
+mod cases;
+mod components;
+mod damaged;
 mod failures;
+mod grants;
+mod hostile;
 mod jobs;
 mod launch;
+mod limits;
 mod local;
 mod refused;
+mod responsive;
+mod simd;
+mod texts;
 
 /// Aim: a component that nobody runs rots. Method: each file of the test components is named in a scenario.
 #[test]
@@ -24,5 +33,17 @@ fn every_test_component_has_a_scenario() -> anyhow::Result<()> {
         components += 1;
     }
     assert!(components > 0, "there are test components");
+    Ok(())
+}
+
+/// Method: the list of components in text is what the compiler checks for use, so each file must be in it.
+#[test]
+fn every_component_in_text_is_in_the_list() -> anyhow::Result<()> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("guests/wat"))? {
+        files.extend(entry?.path().file_stem().and_then(|name| name.to_str()).map(str::to_owned));
+    }
+    files.sort();
+    assert_eq!(files, components::NAMES, "files of tests/guests/wat (left) and the list in components.rs (right)");
     Ok(())
 }

@@ -68,6 +68,11 @@ fn the_files_carry_name_sdk_and_toolchain() {
     assert!(fs::read_to_string(crate_dir.join("README.md")).unwrap().contains("guest/my_job.wasm"));
     let toolchain = fs::read_to_string(crate_dir.join("rust-toolchain.toml")).unwrap();
     assert_eq!(toolchain, include_str!("../../../../rust-toolchain.toml"), "the same toolchain as dchost's own");
+    let flags = |config: &str| config.lines().find(|line| line.starts_with("rustflags")).map(str::to_owned);
+    let config = fs::read_to_string(crate_dir.join(".cargo/config.toml")).unwrap();
+    let own = flags(include_str!("../../../../.cargo/config.toml"));
+    assert!(own.as_ref().is_some_and(|flags| flags.contains("+simd128")), "{own:?}");
+    assert_eq!(flags(&config), own, "components are built with the same flags as the examples");
 
     let mut told = Vec::new();
     report(&mut told, Path::new("deep/my-job"), "my-job", &files).unwrap();

@@ -1,5 +1,7 @@
 //! Faults of a configuration: all of them in one report.
 
+use crate::text::escaped;
+use std::borrow::Cow;
 use std::fmt;
 
 /// One fault: where it is, what it is and how to mend it.
@@ -14,24 +16,30 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Makes a fault of its parts.
+    /// Makes a fault of its parts: control characters become escapes, so that a report has a line for each fault, and what
+    /// is too long is cut.
     pub fn new(place: impl Into<String>, what: impl Into<String>, mend: impl Into<String>) -> Self {
         Fault { place: cut(place.into()), what: cut(what.into()), mend: cut(mend.into()) }
     }
 }
 
-/// Longest part of a fault, in bytes: it repeats what the user wrote, which may be a whole file.
+/// Longest part of a fault, in bytes before control characters are escaped: it repeats what the user wrote, which may be a
+/// whole file.
 const PART_BYTES_MAX: usize = 2000;
 
 /// Most faults that are told one by one: more have one reason.
 const TOLD_MAX: usize = 50;
 
 fn cut(text: String) -> String {
-    if text.len() <= PART_BYTES_MAX {
-        return text;
+    let (bytes, end) = (text.len(), text.floor_char_boundary(PART_BYTES_MAX));
+    // Cut before it is looked through: there may be as much text as the user likes.
+    let part = escaped(&text[..end]);
+    match part {
+        Cow::Borrowed(_) if end == bytes => text,
+        // A new text: the old one's memory goes with it.
+        part if end == bytes => part.into_owned(),
+        part => format!("{part}... ({bytes} bytes)"),
     }
-    // A new text: the old one's memory goes with it.
-    format!("{}... ({} bytes)", &text[..text.floor_char_boundary(PART_BYTES_MAX)], text.len())
 }
 
 impl fmt::Display for Fault {
@@ -64,6 +72,14 @@ impl std::error::Error for Faults {}
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_report_has_a_line_for_each_fault_whatever_was_written() {
+        let text = "a\nb\u{1b}[2J";
+        let faults = Faults((0..2).map(|_| Fault::new(text, text, text)).collect());
+        let line = r"a\u{a}b\u{1b}[2J: a\u{a}b\u{1b}[2J; a\u{a}b\u{1b}[2J";
+        assert_eq!(faults.to_string(), format!("configuration refused, 2 faults:\n  {line}\n  {line}"));
+    }
 
     #[test]
     fn a_report_is_bounded_whatever_was_written() {

@@ -85,7 +85,7 @@ pub enum Cache {
 pub struct LimitSettings {
     /// Bytes of all memories and tables of one guest.
     pub max_memory: Setting<u64>,
-    /// Bytes of the largest tensor in one call.
+    /// Bytes of all tensors in one call.
     pub max_tensor: Setting<u64>,
     /// Bytes of the largest component file.
     pub max_module_size: Setting<u64>,
@@ -107,7 +107,7 @@ pub struct LimitSettings {
     pub max_output_line: Setting<u64>,
     /// Bytes that a guest may print in a second.
     pub max_output_rate: Setting<u64>,
-    /// Op calls in flight.
+    /// Calls in flight: reads, updates and ops.
     pub max_ops: Setting<u32>,
 }
 

@@ -3,7 +3,7 @@
 mod grants;
 
 use crate::attend::{Mode, Replication};
-use crate::text::{LIKENESS_MIN, did_you_mean, nearest, shown};
+use crate::text::{LIKENESS_MIN, did_you_mean, escaped, nearest, shown};
 use std::fmt::{self, Write as _};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -36,9 +36,9 @@ pub const WASM_KEYS: [&str; 9] = [
 /// Keys of `-D`.
 pub const DEBUG_KEYS: [&str; 1] = ["coredump"];
 
-/// Why a text is not a value: what was expected instead.
+/// Why a text is not a value: what was expected instead. Prints on one line, whatever the text is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
+#[error("{}", escaped(.0))]
 pub struct ValueError(pub String);
 
 /// What stands before the address in a master target.
@@ -401,6 +401,16 @@ mod tests {
         for text in ["", "sha256:", "sha512:00", &long, &format!("sha256:{long}"), &format!("sha256:{}+0", &long[..62])]
         {
             assert!(digest(text).is_err(), "{text:?} is accepted");
+        }
+    }
+
+    #[test]
+    fn refusals_print_on_one_line() {
+        let text = "fuel=\n\u{1b}[2J";
+        let refusals = [size(text).err(), wasm_option(text).err(), switch(text).err(), timeout(text).err()];
+        for refusal in refusals {
+            let refusal = refusal.expect("refused").to_string();
+            assert!(!refusal.contains(char::is_control) && refusal.contains(r"\u{1b}[2J"), "{refusal:?}");
         }
     }
 

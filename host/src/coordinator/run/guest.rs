@@ -35,8 +35,8 @@ impl Guests {
     /// # Errors
     /// The system has no thread for it.
     pub(super) fn start() -> io::Result<Self> {
-        // A timer of its own: WASI's sleeps are polled there.
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("guest").enable_time().build()?;
+        // A timer and sockets of its own: WASI's are polled there.
+        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("guest").enable_all().build()?;
         Ok(Guests { runtime })
     }
 

@@ -214,7 +214,7 @@ async fn cluster_failures_are_remembered_a_barriers_deadline_among_them() {
 #[tokio::test]
 async fn a_barrier_with_a_bad_name_is_the_guests_mistake() {
     let (report, _) = run(guest(&[BARRIER], &waits_at("")), Limits::default()).await;
-    assert_eq!(report.end, RunEnd::WorkerError { message: "the name of a barrier is empty".to_owned() });
+    assert_eq!(report.end, RunEnd::WorkerError { message: "the name of a barrier is empty; give it one".to_owned() });
     assert_eq!(report.cluster_failure, None);
 }
 

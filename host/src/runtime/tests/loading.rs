@@ -114,6 +114,30 @@ async fn flipped_bytes_never_panic() {
 }
 
 #[tokio::test]
+async fn names_in_a_refusal_are_harmless_and_short() {
+    // A type with one enum, whose case has a name that no tool makes.
+    let component = |name: &[u8]| {
+        let mut size = Vec::new();
+        let leb128 = |mut value: usize, bytes: &mut Vec<u8>| {
+            while value >= 0x80 {
+                bytes.push(u8::try_from(value & 0x7f).unwrap() | 0x80);
+                value >>= 7;
+            }
+            bytes.push(u8::try_from(value).unwrap());
+        };
+        let mut section = vec![1, 0x6d, 1];
+        leb128(name.len(), &mut section);
+        section.extend(name);
+        leb128(section.len(), &mut size);
+        [b"\0asm\x0d\0\x01\0\x07", &size[..], &section].concat()
+    };
+    let text = refusal(component(b"\x1b]0;owned\x07\n")).await.to_string();
+    assert!(text.contains(r"`\u{1b}]0;owned\u{7}") && !text.contains(char::is_control), "{text:?}");
+    let text = refusal(component(&[b'_'; 50_000])).await.to_string();
+    assert!(text.len() < 10_000, "{} bytes", text.len());
+}
+
+#[tokio::test]
 async fn every_unknown_import_is_listed() {
     let imports = r#"
       (import "acme:gpu/ops@1.0.0" (instance (export "launch" (func))))
@@ -194,7 +218,7 @@ async fn a_misspelt_run_and_one_of_another_signature_are_told() {
 async fn threads_are_told_as_not_offered() {
     let shared = r#"(component (core module (memory 1 2 shared)))"#;
     let error = refusal(wat::parse_str(shared).unwrap()).await.to_string();
-    assert!(error.contains("doesn't offer this feature"), "{error}");
+    assert!(error.contains("uses threads and shared memories, which dchost doesn't offer"), "{error}");
 }
 
 #[tokio::test]

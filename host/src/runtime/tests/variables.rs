@@ -75,7 +75,7 @@ async fn pendings_are_bounded() {
           (call $check (i32.const 192))
           (br_if 0 (i32.eqz (global.get $failed)))) (i32.const 0)"#
     );
-    assert!(message(U8, &main).await.starts_with("256 pendings hold"));
+    assert!(message(U8, &main).await.starts_with("256 calls are in flight, the most that is allowed (-W max-ops)"));
 }
 
 #[tokio::test]
@@ -86,12 +86,20 @@ async fn errors_of_the_variables_reach_the_guest() {
     assert_eq!(message(U8, main).await, "variable `w` is not initialized");
 }
 
+/// Where sharded variables live is the handle's business: in a local run, in the process.
+#[tokio::test]
+async fn a_sharded_variable_is_declared_as_the_handle_allows() {
+    let main = format!(r#"{} (i32.const 0)"#, INITIALIZE.replace("$declared (i32.const 0)", "$declared (i32.const 2)"));
+    assert_eq!(run_main(U8, &main).await, (RunEnd::Done, Some((vec![1, 2, 3, 4], 1))));
+}
+
 #[tokio::test]
 async fn what_is_not_served_says_so() {
-    let sharded = r#"(call $declared (i32.const 2))"#;
-    assert!(message(U8, sharded).await.starts_with("placement sharded is not served"));
     let bf16 = r#"(call $declared (i32.const 0))"#;
     assert!(message(5, bf16).await.starts_with("dtype `bf16` is not served yet"));
+    let gather = r#"(call $gather (call $declared (i32.const 0)) (i32.const 1024) (i32.const 0) (i32.const 192))
+        (global.set $failed (i32.const 196)) (i32.const 0)"#;
+    assert!(message(U8, gather).await.starts_with("gather is not served"));
     let min_version = format!(
         r#"{INITIALIZE}
         (call $read (i32.const 1056) (i32.const 1) (i32.const 1) (i64.const 9) (i32.const 0) (i64.const 0) (i32.const 0)
@@ -121,12 +129,13 @@ async fn a_tensor_of_another_size_or_type_is_the_guests_mistake() {
 async fn a_call_that_would_answer_more_than_a_tensor_is_refused() {
     let module = load(variables_guest(U8, &format!(
         r#"(func $main (result i32) {INITIALIZE}
-          (call $read (i32.const 1056) (i32.const 1) (i32.const 0) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 0)
+          (i32.store (i32.const 8192) (i32.load (i32.const 68))) (i32.store (i32.const 8196) (i32.load (i32.const 68)))
+          (call $read (i32.const 8192) (i32.const 2) (i32.const 0) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 0)
             (i32.const 256)) (call $check (i32.const 256)) (i32.const 0))"#
     ))).await;
-    let limits = Limits { tensor_bytes_max: 3, ..Limits::default() };
+    let limits = Limits { tensor_bytes_max: 4, ..Limits::default() };
     let options = GuestOptions { limits, ..GuestOptions::default() };
     let report = module.run(options, Fakes::new().handles(), RunWatch::new()).await;
     let RunEnd::WorkerError { message } = report.end else { panic!("{report:?}") };
-    assert!(message.contains("--max-tensor"), "{message}");
+    assert!(message.contains("have 8 bytes, above 4 bytes (--max-tensor)"), "{message}");
 }

@@ -1,6 +1,7 @@
 use super::*;
 use crate::cluster::TaskType;
 use crate::ids::RunId;
+use crate::server::session::CALLS_PER_SESSION_MAX;
 use std::collections::BTreeSet;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -106,6 +107,23 @@ async fn data_call_needs_a_session() {
     lease.close();
     let ended = admitted.run(std::future::pending::<Result<()>>()).await;
     assert_eq!(code(ended), ErrorCode::Cancelled);
+}
+
+#[tokio::test]
+async fn data_calls_of_a_session_are_bounded_while_they_last() {
+    let guard = guard();
+    let _lease = guard.sessions().open(&caller(None)).expect("there is room");
+    let call = |rpc| guard.admit(rpc, Some(header(None)));
+    let mut held: Vec<_> =
+        (0..CALLS_PER_SESSION_MAX).map(|_| call(Rpc::Uninitialized).expect("there is room")).collect();
+    assert_eq!(code(call(Rpc::Pull)), ErrorCode::ResourceExhausted);
+    assert!(call(Rpc::GetStatus).is_ok(), "what needs no session isn't counted");
+    let last = held.pop().expect("there are many");
+    let clone = last.clone();
+    drop(last);
+    assert_eq!(code(call(Rpc::Pull)), ErrorCode::ResourceExhausted, "the answer is still on its way");
+    drop(clone);
+    assert!(call(Rpc::Pull).is_ok());
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::error::ErrorCode;
-use crate::ids::{Attempt, Incarnation};
+use crate::ids::{Attempt, Incarnation, NAME_BYTES_MAX};
 use expect_test::expect;
 use std::time::Duration;
 

@@ -1,0 +1,71 @@
+//! What the sandbox costs, and what each of the engine's settings has in it.
+//!
+//! Every figure is a ratio of things measured in turn in the same run: passes alternate between all of them, so that the
+//! machine's mood hits all alike. Tables show the median of all passes, and the best pass. README.md beside this folder says how
+//! to run it and what came out. `cargo bench -p dchost --bench sandbox -- calls` runs one part.
+
+mod calls;
+mod fakes;
+mod guests;
+mod matmul;
+mod measure;
+mod memory;
+mod process;
+mod rig;
+mod start;
+mod tensors;
+
+use std::process::Command;
+
+/// The parts, in the order in which they run.
+const PARTS: [(&str, fn()); 6] = [
+    ("calls", calls::run),
+    ("tensors", tensors::run),
+    ("matmul", matmul::run),
+    ("start", start::run),
+    ("memory", memory::run),
+    ("process", process::run),
+];
+
+fn main() {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    // `cargo test --benches` asks for a list of tests: there are none.
+    if args.iter().any(|argument| argument == "--list" || argument == "--test") {
+        return;
+    }
+    if args.first().is_some_and(|first| first == memory::CHILD) {
+        return memory::child(&args[1..]);
+    }
+    let wanted: Vec<&str> = args.iter().map(String::as_str).filter(|argument| !argument.starts_with("--")).collect();
+    if let Some(unknown) = wanted.iter().find(|wanted| !PARTS.iter().any(|(part, _)| part == *wanted)) {
+        let parts: Vec<&str> = PARTS.iter().map(|(part, _)| *part).collect();
+        eprintln!("unknown part `{unknown}`: there are {}", parts.join(", "));
+        std::process::exit(2);
+    }
+    println!("{}", machine());
+    for (part, run) in PARTS {
+        if wanted.is_empty() || wanted.contains(&part) {
+            println!("\n## {part}\n");
+            run();
+        }
+    }
+    println!("\n{}", machine());
+}
+
+/// The processor, and how busy the machine is.
+fn machine() -> String {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    let cpuinfo = read("/proc/cpuinfo");
+    let model = cpuinfo
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
+        .map_or("?", |(_, name)| name);
+    let threads = std::thread::available_parallelism().map_or(0, usize::from);
+    let load = read("/proc/loadavg");
+    let load = load.split(' ').next().unwrap_or("?");
+    let date = Command::new("date")
+        .arg("-u")
+        .output()
+        .map_or_else(|_| "?".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    format!("{model}, {threads} threads, load {load}, {date}")
+}
