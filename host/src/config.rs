@@ -153,7 +153,7 @@ pub fn log(options: &LogOptions, environment: &Environment) -> Result<LogConfig,
         match text.trim().parse() {
             Ok(verbose) => config.verbose = verbose,
             Err(_) => {
-                let what = format!("`{}` is no number from 0 to 255", shown(&text));
+                let what = format!("`{}` is no number from 0 to 255", shown(text));
                 faults.push(Fault::new(format!("`{}`", twin("verbose")), what, "0, 1 and 2 are the levels"));
             }
         }
@@ -162,7 +162,7 @@ pub fn log(options: &LogOptions, environment: &Environment) -> Result<LogConfig,
         match LogFormat::from_str(text, false) {
             Ok(format) => config.format = format,
             Err(_) => {
-                let what = format!("`{}` is unknown, known are text, json", shown(&text));
+                let what = format!("`{}` is unknown, known are text, json", shown(text));
                 faults.push(Fault::new(format!("`{}`", twin("log-format")), what, ""));
             }
         }

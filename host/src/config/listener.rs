@@ -22,7 +22,7 @@ pub fn take_listener(environment: &Environment) -> Result<Option<TcpListener>, F
     let mend = "hand over one TCP listening socket as file descriptor 3, or unset it";
     let mut sockets = listenfd::ListenFd::from_env();
     if count.parse::<u32>().is_err() {
-        return Err(Fault::new(place, format!("is `{}`, not a number", shown(&count)), mend));
+        return Err(Fault::new(place, format!("is `{}`, not a number", shown(count)), mend));
     }
     match sockets.len() {
         0 => return Ok(None),
