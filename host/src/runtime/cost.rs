@@ -3,7 +3,7 @@
 //! | what | bounded by |
 //! | --- | --- |
 //! | its size | `--max-module-size` |
-//! | its functions, each and all | [`check`], which walks over the component before it is compiled: milliseconds |
+//! | its functions, each and all; its parts, their number and depth | [`check`], which walks over the component before it is compiled: milliseconds |
 //! | time | `--compile-timeout` |
 //! | memory | [`COMPILE_BYTES_MAX`], looked at while it compiles |
 //!
@@ -22,6 +22,13 @@ const FUNCTION_BYTES_MAX: u64 = 2 << 20;
 
 /// Most functions of a component, those of all its modules together: several times what a browser engine has.
 const FUNCTIONS_MAX: u64 = 250_000;
+
+/// Most modules and components within a component: a composed one has tens. Each costs some KiB, however small it is.
+const PARTS_MAX: u64 = 1000;
+
+/// How deep components may stand in one another: composing twice makes three levels. The loader's memory grows with the
+/// square: 2 GB at 10,000 levels, which are 130 KB of wasm.
+const DEPTH_MAX: u64 = 100;
 
 /// Memory that compiling may take, in bytes: six times what a component with all of CPython takes (18 MB of wasm, 350 MiB).
 pub(super) const COMPILE_BYTES_MAX: u64 = 2 << 30;
@@ -44,6 +51,10 @@ pub enum Excess {
     },
     /// There are too many functions.
     Functions,
+    /// There are too many modules and components within.
+    Parts,
+    /// Components stand in one another too deep.
+    Depth,
 }
 
 impl fmt::Display for Excess {
@@ -61,6 +72,13 @@ impl fmt::Display for Excess {
                     "has more than {FUNCTIONS_MAX} functions, which is the most that is compiled: leave out what isn't used"
                 )
             }
+            Excess::Parts => write!(
+                f,
+                "has more than {PARTS_MAX} modules and components within, which is the most that is compiled: merge them"
+            ),
+            Excess::Depth => {
+                write!(f, "has components within one another more than {DEPTH_MAX} deep: compose it flat")
+            }
         }
     }
 }
@@ -71,17 +89,32 @@ impl fmt::Display for Excess {
 /// # Errors
 /// What there is too much of.
 pub(super) fn check(bytes: &[u8]) -> Result<(), Excess> {
-    let mut functions = 0_u64;
+    let (mut functions, mut parts, mut depth) = (0_u64, 0_u64, 0_u64);
     for payload in Parser::new(0).parse_all(bytes) {
         let Ok(payload) = payload else { return Ok(()) };
-        let Payload::CodeSectionEntry(body) = payload else { continue };
-        functions += 1;
-        if functions > FUNCTIONS_MAX {
-            return Err(Excess::Functions);
-        }
-        let size_bytes = body.range().len() as u64;
-        if size_bytes > FUNCTION_BYTES_MAX {
-            return Err(Excess::Function { size_bytes });
+        match payload {
+            Payload::CodeSectionEntry(body) => {
+                functions += 1;
+                if functions > FUNCTIONS_MAX {
+                    return Err(Excess::Functions);
+                }
+                let size_bytes = body.range().len() as u64;
+                if size_bytes > FUNCTION_BYTES_MAX {
+                    return Err(Excess::Function { size_bytes });
+                }
+            }
+            Payload::ModuleSection { .. } | Payload::ComponentSection { .. } => {
+                (parts, depth) = (parts + 1, depth + 1);
+                if depth > DEPTH_MAX {
+                    return Err(Excess::Depth);
+                }
+                if parts > PARTS_MAX {
+                    return Err(Excess::Parts);
+                }
+            }
+            // Each part ends with one; so does the whole, where nothing follows.
+            Payload::End(_) => depth = depth.saturating_sub(1),
+            _ => {}
         }
     }
     Ok(())
@@ -102,6 +135,24 @@ mod tests {
         assert!(matches!(check(&large), Err(Excess::Function { size_bytes }) if size_bytes > 2 << 20));
         let many = component(&"(func)".repeat(250_000));
         assert_eq!(check(&many), Err(Excess::Functions));
+    }
+
+    #[test]
+    fn parts_are_counted_in_number_and_depth() {
+        let beside =
+            |parts: usize| wat::parse_str(format!("(component {})", "(core module) (component)".repeat(parts / 2)));
+        assert_eq!(check(&beside(1000).unwrap()), Ok(()));
+        assert_eq!(check(&beside(1002).unwrap()), Err(Excess::Parts));
+        // The text format's own reader gives up earlier. Levels of less than 128 bytes, then of less than 16 KiB.
+        let within = |depth: usize| {
+            (0..depth).fold(b"\0asm\x0d\0\x01\0".to_vec(), |inner, _| {
+                let length = u16::try_from(inner.len()).unwrap();
+                let digits = [u8::try_from(length & 0x7f).unwrap() | 0x80, u8::try_from(length >> 7).unwrap()];
+                [b"\0asm\x0d\0\x01\0\x04", &digits[..], &inner].concat()
+            })
+        };
+        assert_eq!(check(&within(100)), Ok(()));
+        assert_eq!(check(&within(101)), Err(Excess::Depth));
     }
 
     #[test]
