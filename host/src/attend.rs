@@ -8,6 +8,9 @@ use crate::error::{Error, Result};
 use crate::ids::{Attempt, Incarnation, RunId};
 use std::time::Duration;
 
+/// How often whoever waits for tasks says so in the log.
+pub const REPORT_INTERVAL: Duration = Duration::from_secs(5);
+
 /// How runs are placed: TensorFlow's coordinator modes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {

@@ -10,7 +10,8 @@ use crate::coordinator::resolve::values::{
 use crate::text::shown;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
-use clap::{ArgAction, Args, Parser, Subcommand};
+use clap::parser::ValueSource;
+use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,7 +20,7 @@ use std::time::Duration;
 pub const WIT_VERSION: &str = "0.1.0";
 
 /// The version of the gRPC protocol `dchost.v1` that this host speaks.
-pub const PROTOCOL_VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = crate::wire::header::PROTOCOL;
 
 /// What `--version` prints after the name.
 const VERSION: &str = concat!(
@@ -30,12 +31,15 @@ const VERSION: &str = concat!(
     env!("DCHOST_WASMTIME_VERSION"),
 );
 
+/// How it is called: the flags of a run or a subcommand, never both.
+const USAGE: &str = "dchost [OPTIONS] [-- <GUEST_ARGS>...]\n       dchost [-v] [--log-format <FORMAT>] <COMMAND>";
+
 /// Runs a cluster job whose logic, worker_fn, is a sandboxed WebAssembly component.
 ///
 /// Without a subcommand it runs this process's task: alone (no cluster, no task), or as one task of a cluster.
 /// Flags beat the environment, which beats the file given by --config.
 #[derive(Clone, Debug, Parser)]
-#[command(name = "dchost", version = VERSION, args_conflicts_with_subcommands = true, max_term_width = 110)]
+#[command(name = "dchost", version = VERSION, override_usage = USAGE, max_term_width = 110)]
 pub struct Cli {
     /// What to do instead of running a task.
     #[command(subcommand)]
@@ -52,23 +56,43 @@ impl Cli {
     /// Reads a command line, the program's name first.
     ///
     /// # Errors
-    /// clap's, whose text is for the user; an argument that is not UTF-8 is named by its position, which clap's is not.
+    /// clap's, whose text is for the user; an argument that is not UTF-8 is named by its position, which clap's is not; flags
+    /// of a run before a subcommand, where they would have no effect (those of the log may stand on either side).
     pub fn read(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-        Cli::try_parse_from(arguments).map_err(|error| {
-            if error.kind() != ErrorKind::InvalidUtf8 {
-                return error;
+        let mut command = Cli::command();
+        let matches = command.try_get_matches_from_mut(arguments).map_err(|error| name_bad_text(error, arguments))?;
+        if let Some((name, _)) = matches.subcommand() {
+            let given = |arg: &&clap::Arg| {
+                matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) && !arg.is_global_set()
+            };
+            let text = |arg: &clap::Arg| match (arg.get_long(), arg.get_short()) {
+                (Some(long), _) => format!("--{long}"),
+                (None, Some(short)) => format!("-{short}"),
+                (None, None) => arg.to_string(),
+            };
+            let misplaced = command.get_arguments().find(given).map(text);
+            if let Some(flag) = misplaced {
+                let message = format!("`{flag}` stands before `{name}`: flags of `{name}` follow it");
+                return Err(command.error(ErrorKind::ArgumentConflict, message));
             }
-            // Paths may be any bytes, but then they aren't what clap complains of, or are beside it.
-            let bad = arguments.iter().enumerate().filter(|(_, argument)| argument.to_str().is_none());
-            let bad: Vec<_> = bad
-                .map(|(index, argument)| format!("argument {index}, `{}`", shown(&argument.to_string_lossy())))
-                .collect();
-            clap::Error::raw(
-                ErrorKind::InvalidUtf8,
-                format!("not UTF-8: {}; options and arguments of the guest must be text\n", bad.join("; ")),
-            )
-        })
+        }
+        Cli::from_arg_matches(&matches)
     }
+}
+
+/// Names an argument that is not UTF-8 by its position, where that is what clap complains of.
+fn name_bad_text(error: clap::Error, arguments: &[OsString]) -> clap::Error {
+    if error.kind() != ErrorKind::InvalidUtf8 {
+        return error;
+    }
+    // Paths may be any bytes, but then they aren't what clap complains of, or are beside it.
+    let bad = arguments.iter().enumerate().filter(|(_, argument)| argument.to_str().is_none());
+    let bad: Vec<_> =
+        bad.map(|(index, argument)| format!("argument {index}, `{}`", shown(&argument.to_string_lossy()))).collect();
+    clap::Error::raw(
+        ErrorKind::InvalidUtf8,
+        format!("not UTF-8: {}; options and arguments of the guest must be text\n", bad.join("; ")),
+    )
 }
 
 /// The subcommands.
@@ -368,7 +392,6 @@ fn end_parser() -> impl TypedValueParser<Value = EndRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
     use std::os::unix::ffi::OsStringExt as _;
 
     #[test]
@@ -429,6 +452,24 @@ mod tests {
     }
 
     #[test]
+    fn flags_of_the_log_stand_on_either_side_of_a_subcommand_and_others_behind_it() {
+        let read = |line: &str| Cli::read(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for line in ["dchost -v launch --workers 2", "dchost launch -v --workers 2", "dchost launch --workers 2 -v"] {
+            assert_eq!(read(line).map(|cli| cli.log.verbose).map_err(|error| error.to_string()), Ok(1), "{line}");
+        }
+        let json = read("dchost --log-format=json plan --task=ps:0").expect("parses");
+        assert_eq!(json.log.log_format, Some(LogFormat::Json));
+        for (line, flag) in [
+            ("dchost --task=ps:0 launch --workers 2", "`--task` stands before `launch`"),
+            ("dchost -Wfuel=1 plan", "`-W` stands before `plan`"),
+        ] {
+            let error = read(line).expect_err("it would have no effect").to_string();
+            assert!(error.contains(flag), "{error}");
+        }
+        assert!(read("dchost --module=m -- launch").is_ok(), "an argument of the guest is no subcommand");
+    }
+
+    #[test]
     fn an_unknown_sandbox_limit_is_refused_listing_the_known() {
         let error = Cli::try_parse_from(["dchost", "-W", "gas=3"]).expect_err("refused").to_string();
         for known in ["cpu-timeout", "fuel", "max-wasm-stack", "max-handles", "max-output"] {
@@ -451,5 +492,7 @@ mod tests {
         assert!(text.contains(&format!("dchost:worker@{WIT_VERSION}")), "{text}");
         assert!(text.contains(&format!("version {PROTOCOL_VERSION}")), "{text}");
         assert!(text.contains("wasmtime: 48."), "{text}");
+        let contract = include_str!("../../wit/worker.wit");
+        assert!(contract.contains(&format!("package dchost:worker@{WIT_VERSION};")), "{contract}");
     }
 }

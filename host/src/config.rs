@@ -112,7 +112,7 @@ pub struct RunConfig {
 pub struct LaunchConfig {
     /// The component.
     pub module: PathBuf,
-    /// Flags that every task gets: module, job, guest and limits. Without task, cluster, `--launched` and logging.
+    /// Flags that every task gets: job, guest and limits. Without module, task, cluster, `--launched` and logging.
     pub child_arguments: Vec<OsString>,
     /// Arguments of every guest, to follow `--` at the end.
     pub guest_args: Vec<String>,

@@ -34,6 +34,7 @@ pub mod ids;
 pub mod lifetime;
 pub mod runtime;
 pub mod server;
+mod sync;
 pub mod tensor;
 pub mod text;
 pub mod variables;

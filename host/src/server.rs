@@ -92,6 +92,7 @@ impl Server {
         let sessions = Sessions::new(rejoin_timeout, stopping.clone(), Handle::current());
         let guard = Guard::new(task, incarnation, sessions, authorize, stopping.clone());
 
+        // Public: see `guard` why these need none of it.
         let (health, health_service) = tonic_health::server::health_reporter();
         let mut routes = Routes::builder();
         routes.add_service(health_service);

@@ -32,8 +32,8 @@ pub use spare::{SPARE_BYTES_MAX, Spare};
 pub use staging::{STAGING, Staging};
 pub use store::{CONTAINERS_MAX, Store, StoreOptions, VariableStatus};
 
+use crate::sync::lock;
 use crate::tensor::TensorType;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What `initialize` does with a variable that has a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -66,11 +66,6 @@ pub struct VariableRef {
     pub name: String,
     /// Element type and extents.
     pub ty: TensorType,
-}
-
-/// Locks, also after a panic elsewhere: what these locks hold is valid between any two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Values from this size on are dropped on a thread of their own: giving memory back takes the system about 0.1 s for

@@ -7,6 +7,7 @@
 use crate::cluster::{ClusterSpec, Task};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, Caller, Incarnation};
+use crate::sync::lock;
 use crate::variables::STAGING;
 use crate::wire::header::{Header, SESSION};
 use crate::wire::status::{answer, from_status};
@@ -15,7 +16,7 @@ use connect::{Failure, FailureKind, endpoint, failure};
 use link::{Backoff, Link};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -378,9 +379,4 @@ fn is_busy(error: &Error) -> bool {
 /// Whether the server's answer only says that the session is not there, or not any more.
 fn may_retry(error: &Error) -> bool {
     error.code == ErrorCode::Unavailable || (error.code == ErrorCode::FailedPrecondition && error.names == [SESSION])
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is guarded is whole between any two statements that may panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -145,9 +145,7 @@ fn options(
     environment: &Environment,
     program: PathBuf,
 ) -> LaunchOptions {
-    // Who needs the module gets it by name below.
-    let is_module = |flag: &OsString| flag.as_encoded_bytes().starts_with(b"--module=");
-    let flags = config.child_arguments.into_iter().filter(|flag| !is_module(flag)).chain(log.child_arguments());
+    let flags = config.child_arguments.into_iter().chain(log.child_arguments());
     LaunchOptions {
         workers: args.workers,
         chief: args.chief,

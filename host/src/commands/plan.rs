@@ -45,7 +45,9 @@ pub fn print_usage_error(arguments: &[OsString], error: &clap::Error) -> bool {
     let arguments: Vec<_> = arguments.iter().map(text).take_while(|argument| argument != "--").collect();
     let json = arguments.iter().any(|argument| argument == "--format=json")
         || arguments.windows(2).any(|pair| pair == ["--format", "json"]);
-    let wanted = json && arguments.get(1).is_some_and(|command| command == "plan") && error.use_stderr();
+    // Flags of the log may stand before it; none of their values is its name.
+    let is_plan = arguments.iter().any(|argument| argument == "plan");
+    let wanted = json && is_plan && error.use_stderr();
     wanted && print(&format!("{}\n", json_error(error.to_string().trim_end()))).is_ok()
 }
 

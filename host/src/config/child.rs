@@ -6,13 +6,11 @@ use std::ffi::{OsStr, OsString};
 use std::time::Duration;
 
 /// Writes what the tasks of a launched cluster share as flags of `dchost`: everything that somebody gave, wherever, and
-/// the defaults that are launch's own. Without the task, the cluster and the guest's arguments.
+/// the defaults that are launch's own. Without the task, the cluster, the
+/// module, which not every task needs, and the guest's arguments.
 pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     let mut flags = Flags(Vec::new());
     let Settings { limits, .. } = settings;
-    if let Some(module) = &settings.module {
-        flags.add("--module", module.value.as_os_str());
-    }
     flags.switch("--no-cluster-barrier", &settings.no_cluster_barrier);
     flags.given("--end", &settings.end, |end| end.to_string());
     flags.add("--connect-timeout", duration(settings.connect_timeout.value));

@@ -284,7 +284,7 @@ fn what_launch_was_told_reaches_its_tasks_as_flags() {
     let child = run_settings(&cli(&flags).run, &environment(&[("TOKEN", "secret")]), None);
     assert_eq!(child.faults, []);
     let ours = &config.settings;
-    assert_eq!(child.module.map(|module| module.value), ours.module.as_ref().map(|module| module.value.clone()));
+    assert!(child.module.is_none() && ours.module.is_some(), "launch gives it to those that need it");
     assert_eq!(child.env_values, ours.env_values);
     assert_eq!(child.dirs.value, ours.dirs.value);
     assert_eq!(child.connect_timeout.value, LAUNCH_CONNECT_TIMEOUT);

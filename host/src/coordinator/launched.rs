@@ -46,13 +46,14 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    #[tokio::test]
+    /// On the paused clock, which runs on as soon as nothing else can: the hour passes without the thread that reads.
+    #[tokio::test(start_paused = true)]
     async fn the_end_of_standard_input_is_the_launchers_end() {
         let (read, write) = std::io::pipe().expect("a pipe");
         let mut wait = std::pin::pin!(gone(read));
-        let early = tokio::time::timeout(Duration::from_millis(20), wait.as_mut()).await;
+        let early = tokio::time::timeout(Duration::from_secs(3600), wait.as_mut()).await;
         assert!(early.is_err(), "the launcher lives");
         drop(write);
-        tokio::time::timeout(Duration::from_secs(60), wait).await.expect("the launcher has gone");
+        wait.await;
     }
 }

@@ -36,9 +36,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-/// How often a task that can't reach its leader says so.
-pub const REPORT_INTERVAL: Duration = Duration::from_secs(5);
-
 /// How long the delivery of an end report is waited for.
 pub const END_TIMEOUT: Duration = Duration::from_secs(5);
 

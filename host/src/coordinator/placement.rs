@@ -5,10 +5,11 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{
     BoxFuture, Change, InitializeMode, Placement, TaskVariables, Value, Variable, VariableRef, Variables,
 };
+use crate::sync::lock;
 use crate::tensor::{TensorView, check_data};
 use crate::variables::{check_variable, name_some};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Poll;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -426,11 +427,6 @@ fn check_value(variable: &Variable, value: &TensorView<'_>) -> Result<()> {
         return Err(Error::new(ErrorCode::InvalidArgument, message).with_names([name]));
     }
     check_data(name, &value.ty, value.data.len())
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What is guarded is whole between any two statements that may panic.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -2,6 +2,10 @@
 //!
 //! A handler's first act is [`Guard::admit`], with the header of the request or of the stream's first message, or with
 //! none where there is none: authorization comes first, so that a caller that may not call learns nothing else.
+//!
+//! Two services of a server have no guard, on purpose: `grpc.health.v1.Health` and `grpc.reflection.v1`. Those who ask them
+//! (kubelets, load balancers, grpcurl) know neither header nor identity, and the answers are the same for everyone: that this
+//! server serves, and the published contract. They name no task, container, run or variable, and change nothing.
 
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};

@@ -5,6 +5,7 @@
 
 mod report;
 
+use crate::attend::REPORT_INTERVAL;
 use crate::attend::{AttendError, BarrierArrival, Cause, LeaderEvent, MemberMessage, Registered, Registration};
 use crate::barrier::{Answer, BarrierStatus, Barriers, display_name};
 use crate::cluster::{Task, list_tasks};
@@ -21,9 +22,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
-
-/// How often silent tasks and barrier waits are logged.
-pub const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Commands that wait for the service. A full queue makes streams wait, not memory grow.
 const QUEUE_MAX: usize = 1024;

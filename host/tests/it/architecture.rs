@@ -9,8 +9,20 @@ use source::{Source, files, lines_with, modules_named, root, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Modules without sockets, wasm, protobuf, clock or environment.
-const DOMAIN: [&str; 11] =
-    ["attend", "barrier", "cluster", "context", "error", "exit", "ids", "lifetime", "tensor", "text", "variables"];
+const DOMAIN: [&str; 12] = [
+    "attend",
+    "barrier",
+    "cluster",
+    "context",
+    "error",
+    "exit",
+    "ids",
+    "lifetime",
+    "sync",
+    "tensor",
+    "text",
+    "variables",
+];
 
 /// Every other module of the host, and those that it may name besides itself and the domain.
 const MAY_NAME: [(&str, &[&str]); 11] = [

@@ -6,13 +6,14 @@
 //! | connecting, down | another incarnation answers | failed: peer-restarted, for good |
 //! | connecting, down | the server refuses the session | failed: its error |
 //! | connecting | the connect deadline passes | failed: unavailable |
-//! | open | the stream breaks | down |
+//! | open | the stream breaks | down; the same outage goes on if it stood less than 1 s |
 //! | down | the rejoin timeout passes | failed: peer-failed |
 //!
 //! A failed link is followed by a new one at the next call, except after a restart.
 
 use super::connect::{Failure, FailureKind, failure};
 use super::{Lane, Peer, Shared};
+use crate::attend::REPORT_INTERVAL;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Incarnation;
 use crate::wire::header::{Header, answered_by};
@@ -33,9 +34,6 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long the clean end of a session may take.
 pub(super) const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// How often a wait for a task is reported.
-const REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A pause between tries: short at first, since most outages are start-up races; then long enough to cost nothing.
 #[derive(Debug)]
@@ -73,6 +71,53 @@ struct Session {
     events: Streaming<v1::SessionEvent>,
 }
 
+/// How long a session has to stand so that its end begins an outage of its own. A server that opens sessions and ends them
+/// at once is no better than one that doesn't open them.
+const STEADY_MIN: Duration = Duration::from_secs(1);
+
+/// An outage, or the time before the first contact: when it is given up, and when the next try is due.
+#[derive(Debug)]
+struct Outage {
+    since: Instant,
+    deadline: Instant,
+    report_at: Instant,
+    backoff: Backoff,
+    /// Whether there was contact ever.
+    met: bool,
+}
+
+impl Outage {
+    /// Begins to wait, at most `timeout`.
+    fn new(now: Instant, timeout: Duration, met: bool) -> Self {
+        Outage { since: now, deadline: now + timeout, report_at: now + REPORT_INTERVAL, backoff: Backoff::new(), met }
+    }
+
+    /// Notes that a session which stood since `opened` has broken.
+    fn broken(&mut self, now: Instant, opened: Instant, rejoin_timeout: Duration) {
+        if now - opened >= STEADY_MIN {
+            *self = Outage::new(now, rejoin_timeout, true);
+        } else if !self.met {
+            // Contact was made: from now on the other timeout counts, but tries don't come faster for it.
+            let backoff = std::mem::replace(&mut self.backoff, Backoff::new());
+            *self = Outage { backoff, ..Outage::new(now, rejoin_timeout, true) };
+        }
+    }
+
+    /// The pause before the next try; none where the deadline comes first.
+    fn pause(&mut self, now: Instant) -> Option<Duration> {
+        Some(self.backoff.next()).filter(|&pause| now + pause < self.deadline)
+    }
+
+    /// Whether it is time to say that the wait goes on.
+    fn is_report_due(&mut self, now: Instant) -> bool {
+        let due = now >= self.report_at;
+        if due {
+            self.report_at = now + REPORT_INTERVAL;
+        }
+        due
+    }
+}
+
 enum OpenError {
     /// The server says no.
     Refused(Error),
@@ -82,13 +127,11 @@ enum OpenError {
 
 /// Keeps the link until the run closes or the link fails.
 pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Peer>, link: watch::Sender<Link>) {
-    let known = *peer.incarnation();
-    let mut down_since = Instant::now();
-    let mut deadline = down_since + if known.is_some() { shared.rejoin_timeout } else { shared.connect_timeout };
-    let mut backoff = Backoff::new();
-    let mut report_at = down_since + REPORT_INTERVAL;
+    let met = peer.incarnation().is_some();
+    let patience = if met { shared.rejoin_timeout } else { shared.connect_timeout };
+    let mut outage = Outage::new(Instant::now(), patience, met);
     loop {
-        let try_timeout = OPEN_TRY_TIMEOUT.min(deadline.saturating_duration_since(Instant::now()));
+        let try_timeout = OPEN_TRY_TIMEOUT.min(outage.deadline.saturating_duration_since(Instant::now()));
         let opened = tokio::select! {
             () = shared.closing.cancelled() => return,
             opened = timeout(try_timeout, open(&shared, &peer)) => {
@@ -103,13 +146,11 @@ pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Pe
                 }
                 tracing::debug!(task = %peer.task, incarnation = %session.incarnation, "session open");
                 link.send_replace(Link::Open(session.incarnation));
+                let opened = Instant::now();
                 let Some(cause) = hold(session, &shared).await else { return };
                 link.send_replace(Link::Down);
                 tracing::warn!(task = %peer.task, address = peer.address, cause = cause.text, "session broken, reopening");
-                down_since = Instant::now();
-                deadline = down_since + shared.rejoin_timeout;
-                report_at = down_since + REPORT_INTERVAL;
-                backoff = Backoff::new();
+                outage.broken(Instant::now(), opened, shared.rejoin_timeout);
                 cause
             }
             Err(OpenError::Refused(error)) => {
@@ -122,15 +163,13 @@ pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Pe
             Err(OpenError::Failed(cause)) => cause,
         };
         let now = Instant::now();
-        let pause = backoff.next();
-        if now + pause >= deadline {
-            link.send_replace(Link::Failed(peer.gone(now - down_since, &cause)));
+        let Some(pause) = outage.pause(now) else {
+            link.send_replace(Link::Failed(peer.gone(now - outage.since, &cause)));
             return;
-        }
-        if now >= report_at {
-            report_at = now + REPORT_INTERVAL;
+        };
+        if outage.is_report_due(now) {
             tracing::warn!(
-                task = %peer.task, address = peer.address, since_s = (now - down_since).as_secs(), cause = cause.text,
+                task = %peer.task, address = peer.address, since_s = (now - outage.since).as_secs(), cause = cause.text,
                 "waiting for a task"
             );
         }
@@ -191,4 +230,45 @@ async fn hold(mut session: Session, shared: &Shared) -> Option<Failure> {
     let events = &mut session.events;
     let _ = timeout(CLOSE_TIMEOUT, async { while let Ok(Some(_)) = events.message().await {} }).await;
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONNECT: Duration = Duration::from_secs(600);
+    const REJOIN: Duration = Duration::from_secs(30);
+
+    /// Aim: a server that opens every session and ends it at once isn't dialled at full speed for ever.
+    #[test]
+    fn sessions_that_never_stand_are_one_outage() {
+        let start = Instant::now();
+        let mut outage = Outage::new(start, CONNECT, false);
+        let (mut now, mut tries) = (start, 0);
+        loop {
+            let opened = now;
+            now += Duration::from_millis(1);
+            outage.broken(now, opened, REJOIN);
+            tries += 1;
+            let Some(pause) = outage.pause(now) else { break };
+            now += pause;
+        }
+        assert!((50..80).contains(&tries), "{tries} tries");
+        let took = now - start;
+        assert!(took <= REJOIN && took > REJOIN - Backoff::LAST * 2, "{took:?}");
+    }
+
+    #[test]
+    fn a_session_that_stood_begins_anew() {
+        let start = Instant::now();
+        let mut outage = Outage::new(start, CONNECT, false);
+        while outage.pause(start) != Some(Backoff::LAST) {}
+        let broken = start + STEADY_MIN;
+        outage.broken(broken, start, REJOIN);
+        assert_eq!((outage.since, outage.deadline), (broken, broken + REJOIN));
+        assert_eq!(outage.pause(broken), Some(Backoff::FIRST));
+        assert_eq!(outage.pause(broken + REJOIN), None);
+        assert!(!outage.is_report_due(broken) && outage.is_report_due(broken + REPORT_INTERVAL));
+        assert!(!outage.is_report_due(broken + REPORT_INTERVAL), "each interval once");
+    }
 }

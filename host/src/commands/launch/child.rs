@@ -6,6 +6,7 @@ use super::supervise::Ending;
 use crate::cluster::Task;
 use crate::coordinator::console::{EVENT_BYTE, Event as InBand, LineFormat, ProgressView, Screen, Stream, json_line};
 use crate::handles::Level;
+use crate::sync::lock;
 use crate::text::{escaped, escaped_json};
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
@@ -16,7 +17,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{ChildStdin, Command, Stdio};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 use wait4::Wait4;
@@ -68,10 +69,6 @@ impl Process {
             let _ = rustix::process::kill_process(Pid::from_child(&self.child), signal);
         }
     }
-}
-
-fn lock(process: &Mutex<Process>) -> MutexGuard<'_, Process> {
-    process.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Child {

@@ -2,7 +2,8 @@
 
 use super::barriers::MemberBarriers;
 use super::link::{self, Dialled, Link, Watched};
-use super::{Command, Departure, END_TIMEOUT, Member, MemberOptions, Outlets, REPORT_INTERVAL, Training};
+use super::{Command, Departure, END_TIMEOUT, Member, MemberOptions, Outlets, Training};
+use crate::attend::REPORT_INTERVAL;
 use crate::attend::{AttendError, Cause, EndReport, LeaderEvent, MemberMessage, Mode, Registered, TaskState};
 use crate::barrier::display_name;
 use crate::cluster::TaskType;

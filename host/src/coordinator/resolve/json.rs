@@ -1,5 +1,7 @@
 //! JSON as people write it: where it breaks, and the cluster and task in it.
 
+mod unique;
+
 use super::address::{self, Address};
 use super::fault::Fault;
 use crate::cluster::{ClusterSpec, Task, TaskType};
@@ -15,9 +17,10 @@ const VALUE_BYTES_MAX: usize = 60;
 /// Parses JSON.
 ///
 /// # Errors
-/// Where the text breaks and what stands there; single quotes get a hint of their own.
+/// Where the text breaks and what stands there; single quotes get a hint of their own. Keys that an object has twice: one
+/// of them would be lost without a word.
 pub(super) fn parse(place: &str, text: &str) -> Result<Value, Fault> {
-    serde_json::from_str(text).map_err(|error| {
+    let (value, duplicates) = unique::parse(text).map_err(|error| {
         if text.trim().is_empty() {
             return Fault::new(place, "is empty, which is no JSON", "give a JSON object, or leave it out altogether");
         }
@@ -34,7 +37,15 @@ pub(super) fn parse(place: &str, text: &str) -> Result<Value, Fault> {
         let mend =
             if quote { "JSON needs double quotes, as in {\"worker\":[\"a:2222\"]}" } else { "give a JSON object" };
         Fault::new(place, what, mend)
-    })
+    })?;
+    match duplicates.text() {
+        None => Ok(value),
+        Some(keys) => Err(Fault::new(
+            place,
+            format!("has keys twice: {keys}"),
+            "keep one of each; join what both say where both count",
+        )),
+    }
 }
 
 /// A cluster as far as it could be read.
