@@ -102,7 +102,7 @@ mod tests {
         }
         for (bad, why) in [
             ("", "is empty"),
-            ("a\u{0}", "the name `a\\0` of a barrier has control characters"),
+            ("a\u{0}", "the name `a\\u{0}` of a barrier has control characters"),
             (&"\u{f6}".repeat(NAME_BYTES_MAX), "of a barrier has 512 bytes, at most 256 are allowed"),
         ] {
             let error = check_name("barrier", bad).unwrap_err();

@@ -77,7 +77,7 @@ mod tests {
     fn a_report_has_a_line_for_each_fault_whatever_was_written() {
         let text = "a\nb\u{1b}[2J";
         let faults = Faults((0..2).map(|_| Fault::new(text, text, text)).collect());
-        let line = r"a\u{a}b\u{1b}[2J: a\u{a}b\u{1b}[2J; a\u{a}b\u{1b}[2J";
+        let line = r"a\nb\u{1b}[2J: a\nb\u{1b}[2J; a\nb\u{1b}[2J";
         assert_eq!(faults.to_string(), format!("configuration refused, 2 faults:\n  {line}\n  {line}"));
     }
 
