@@ -9,7 +9,7 @@ mod process;
 mod run;
 
 pub use cluster::{Cluster, ClusterBuilder, Outcomes};
-pub use paths::{dchost, guest};
+pub use paths::{dchost, guest, guest_with_debug_info};
 pub use process::{Outcome, Process, Stream};
 pub use run::Run;
 pub use rustix::process::Signal;

@@ -8,6 +8,7 @@ mod launch;
 mod limits;
 mod local;
 mod refused;
+mod traps;
 
 /// Aim: a component that nobody runs rots. Method: each file of the test components is named in a scenario.
 #[test]
