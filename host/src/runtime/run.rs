@@ -41,7 +41,8 @@ pub struct GuestOptions {
     pub dirs: Vec<DirGrant>,
     /// Where it may connect to.
     pub net: Vec<NetGrant>,
-    /// Where a trap leaves the guest's memory, one file each; none: nowhere (`-D coredump`).
+    /// Where a trap or a limit leaves the guest's memory, one file each; none: nowhere (`-D coredump`). Needs
+    /// [`EngineOptions::coredump`](super::EngineOptions::coredump).
     pub coredump_dir: Option<PathBuf>,
     /// What it may use.
     pub limits: Limits,

@@ -110,23 +110,24 @@ fn endless_recursion_is_told_as_the_stack_that_ended() -> Result<()> {
 fn hostile_names_of_functions_are_shown_short_and_escaped() -> Result<()> {
     let dir = tempfile::tempdir()?;
     let huge = "a".repeat(99_000);
-    // A C++ name each of whose parameters refers to the one before it twice: demangled in full it fills any memory.
-    let mut doubling = "_Z1fIiE".to_owned();
-    doubling.push_str("1pIiiE");
-    for index in 0..40 {
-        let earlier = if index == 0 { "S_".to_owned() } else { format!("S{}_", base36(index - 1)) };
-        doubling.push_str(&format!("1pI{earlier}{earlier}E"));
+    // A C++ name in 230 bytes, each of whose types holds the one before it twice: demangled it has 136 MiB, in each frame.
+    let mut doubling = "_Z1f1pIiiE".to_owned();
+    for index in 0..22 {
+        let earlier = format!("S{}_", base36(index));
+        doubling.push_str(&format!("S_I{earlier}{earlier}E"));
     }
     for (name, shown) in [
+        (doubling.as_str(), "_Z1f1pIiiES_I"),
         (r"\1b]0;owned\07\1b[2Jerror: all is well", r"\u{1b}]0;owned"),
         (r"f\0aworker:1 exited with 0", r"f\nworker:1"),
         ("handle limit exceeded", "handle limit exceeded"),
         ("fuel allocated for hostcalls has been exhausted", "fuel allocated"),
         (huge.as_str(), &huge[..200]),
-        (doubling.as_str(), "_Z1f"),
     ] {
         let body = format!(
-            r#"(func $f (@name "{name}") (unreachable)) (func (export "run") (result i32) (call $f) (i32.const 0))"#
+            r#"(func $f (@name "{name}") (param i32)
+                (if (i32.eqz (local.get 0)) (then (unreachable))) (call $f (i32.sub (local.get 0) (i32.const 1))))
+            (func (export "run") (result i32) (call $f (i32.const 100)) (i32.const 0))"#
         );
         let outcome = run(&component(dir.path(), None, &body)?)?;
         assert_eq!(outcome.code, 3, "{:.3000}", outcome.output);
@@ -134,12 +135,13 @@ fn hostile_names_of_functions_are_shown_short_and_escaped() -> Result<()> {
         assert!(!outcome.output.contains(['\u{1b}', '\u{7}']), "{:.3000}", outcome.output);
         assert!(!outcome.output.lines().any(|line| line.starts_with("worker:1")), "{:.3000}", outcome.output);
         assert!(outcome.output.len() < 8 << 10, "{} bytes", outcome.output.len());
+        assert!(outcome.peak_memory_bytes < 200 << 20, "{} bytes resident", outcome.peak_memory_bytes);
     }
     Ok(())
 }
 
 fn base36(value: u32) -> String {
-    let digit = |value| char::from_digit(value, 36).unwrap_or('0').to_ascii_uppercase();
+    let digit = |value: u32| char::from_digit(value, 36).unwrap_or('0').to_ascii_uppercase();
     if value < 36 { digit(value).to_string() } else { format!("{}{}", digit(value / 36), digit(value % 36)) }
 }
 
