@@ -262,8 +262,8 @@ pub struct GuestOptions {
     #[arg(short = 'W', value_name = "KEY=VALUE", value_delimiter = ',', value_parser = values::wasm_option,
           action = ArgAction::Append)]
     pub wasm: Vec<WasmOption>,
-    /// For debugging: coredump=DIR (a trap leaves the guest's memory there, one file each, which holds the tenant's data;
-    /// off). [env: DCHOST_COREDUMP]
+    /// For debugging: coredump=DIR (a trap or a limit leaves the guest's memory there, one file each, which holds the
+    /// tenant's data; the directory must be there; off). [env: DCHOST_COREDUMP]
     #[arg(short = 'D', value_name = "KEY=VALUE", value_parser = values::debug_option, action = ArgAction::Append)]
     pub debug: Vec<DebugOption>,
     /// Where compiled components are kept. Default: dchost in XDG_CACHE_HOME, else in ~/.cache. [env: DCHOST_CACHE_DIR]

@@ -390,6 +390,16 @@ fn check_directories(settings: &mut Settings) {
         let what = format!("`{}` {what}", grant.host.display());
         settings.faults.push(Fault::new(settings.dirs.origin.place("dir"), what, "give a directory of this machine"));
     }
+    if let Some(Setting { value: dir, origin }) = &settings.coredump
+        && !dir.is_dir()
+    {
+        let what = format!("`{}` is no directory", dir.display());
+        settings.faults.push(Fault::new(
+            origin.place("coredump"),
+            what,
+            "make it, so that traps can leave their dumps there",
+        ));
+    }
 }
 
 #[cfg(test)]

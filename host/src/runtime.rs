@@ -14,7 +14,7 @@
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
 //! | `wasi` | WASI behind these grants: sockets, name look-ups, files, and what is told when they are refused |
-//! | `run`, `watch`, `trap` | one call of `worker_fn`, what an onlooker sees of it, how its end is told |
+//! | `run`, `watch`, `trap`, `coredump` | one call of `worker_fn`, what an onlooker sees of it, how its end is told and kept |
 //! | `bindings`, `lift`, `state`, `calls` | generated code, arguments in guest memory, what a store holds, the way every waiting host call goes |
 //! | `output` | the guest's stdout and stderr, line by line |
 //! | `worker_context`, `variables`, `pending`, `ops`, `kernels`, `summary`, `log` | the imported interfaces |
@@ -24,6 +24,7 @@
 
 mod bindings;
 mod calls;
+mod coredump;
 mod cost;
 mod engine;
 mod features;

@@ -160,7 +160,7 @@ pub(super) async fn catch_panics<F: Future>(future: F) -> Result<F::Output, Host
 }
 
 /// The text of a panic, where it has one.
-fn panic_text(payload: &(dyn Any + Send)) -> String {
+pub(super) fn panic_text(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {

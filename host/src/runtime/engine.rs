@@ -40,6 +40,8 @@ pub struct EngineOptions {
     /// Whether an import that dchost doesn't offer traps when it is called, instead of being refused
     /// (`-W unknown-imports-trap`).
     pub unknown_imports_trap: bool,
+    /// Whether traps keep what a core dump needs; needed for [`GuestOptions::coredump_dir`](super::GuestOptions::coredump_dir).
+    pub coredump: bool,
 }
 
 impl Default for EngineOptions {
@@ -53,6 +55,7 @@ impl Default for EngineOptions {
             wasm_stack_bytes_max: 512 << 10,
             allow_precompiled: false,
             unknown_imports_trap: false,
+            coredump: false,
         }
     }
 }
@@ -162,6 +165,7 @@ fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
     config
         .epoch_interruption(true)
         .consume_fuel(options.fuel)
+        .coredump_on_trap(options.coredump)
         // Halves the cost of an import; the worlds have no async functions.
         .concurrency_support(false)
         .wasm_backtrace_max_frames(NonZeroUsize::new(super::trap::FRAMES_MAX))

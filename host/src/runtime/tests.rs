@@ -1,5 +1,6 @@
 //! Components of few lines, run against fakes: what they may do, what ends them, and how it is told.
 
+mod coredump;
 mod ending;
 mod grants;
 mod hosting;

@@ -16,6 +16,7 @@ mod refused;
 mod responsive;
 mod simd;
 mod texts;
+mod traps;
 
 /// Aim: a component that nobody runs rots. Method: each file of the test components is named in a scenario.
 #[test]

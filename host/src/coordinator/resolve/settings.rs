@@ -216,6 +216,7 @@ impl Settings {
             wasm_stack_bytes_max: usize::try_from(self.limits.max_wasm_stack.value).unwrap_or(usize::MAX),
             allow_precompiled: self.allow_precompiled.value,
             unknown_imports_trap: self.unknown_imports_trap.value,
+            coredump: self.coredump.is_some(),
         }
     }
 }
