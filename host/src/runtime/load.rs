@@ -249,7 +249,7 @@ pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Res
 }
 
 /// Reads a regular file of at most `limit_bytes`; asks what it is before opening it, since opening a pipe blocks.
-fn read(path: &Path, limit_bytes: u64) -> Result<Bytes, LoadError> {
+pub(super) fn read(path: &Path, limit_bytes: u64) -> Result<Bytes, LoadError> {
     let shown = path.display().to_string();
     let unreadable = |source| LoadError::Unreadable { path: shown.clone(), source };
     let metadata = match std::fs::metadata(path) {
@@ -373,7 +373,7 @@ async fn grown(bytes: u64) {
 }
 
 /// Runs blocking work on a thread of its own.
-async fn on_thread<T: Send + 'static>(
+pub(super) async fn on_thread<T: Send + 'static>(
     thread: &str,
     path: &str,
     work: impl FnOnce() -> T + Send + 'static,
@@ -390,9 +390,17 @@ async fn on_thread<T: Send + 'static>(
     receive.await.map_err(|_| bug())
 }
 
-/// An error of wasmtime with its causes, on one line.
+/// An error of wasmtime with its causes, on one line. It may quote names of the component, which are as long as they like.
 fn one_line(error: &wasmtime::Error) -> String {
-    format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ")
+    const BYTES_MAX: usize = 600;
+    let text = format!("{error:#}").split_whitespace().collect::<Vec<_>>().join(" ");
+    let text = text.escape_debug().to_string().replace("\\'", "'").replace("\\\"", "\"");
+    if text.len() <= BYTES_MAX {
+        return text;
+    }
+    // The end says where it is.
+    let (start, end) = (text.floor_char_boundary(BYTES_MAX / 2), text.ceil_char_boundary(text.len() - BYTES_MAX / 2));
+    format!("{}...{}", &text[..start], &text[end..])
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! They need the dchost binary and the guests: `cargo build -p dchost` and `cargo xtask guests`.
 
 mod failures;
+mod inspect;
 mod jobs;
 mod launch;
 mod limits;
