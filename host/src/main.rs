@@ -8,6 +8,7 @@ use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
+use dchost::runtime::{EngineError, LoadError};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -39,12 +40,13 @@ fn main() -> ExitCode {
     };
     code(result.unwrap_or_else(|error| {
         report(&error, log);
-        match error.downcast_ref::<LaunchError>() {
-            Some(error) => error.exit(),
-            None if error.is::<Faults>() || error.is::<NotServed>() => Exit::Refused,
+        match (error.downcast_ref::<LaunchError>(), error.downcast_ref::<LoadError>()) {
+            (Some(error), _) => error.exit(),
+            (None, Some(error)) => commands::inspect::exit(error),
+            _ if error.is::<Faults>() || error.is::<NotServed>() || error.is::<EngineError>() => Exit::Refused,
             // Standard output that can't be written, for instance.
-            None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
-            None => Exit::Bug,
+            _ if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
+            _ => Exit::Bug,
         }
     }))
 }

@@ -2,7 +2,6 @@
 
 use crate::cli::{self, InspectFormat};
 use crate::config::{self, Environment};
-use crate::coordinator::resolve::Faults;
 use crate::coordinator::resolve::values::digest_text;
 use crate::exit::Exit;
 use crate::runtime::{Engine, FileKind, Inspection, Item, LoadError};
@@ -13,29 +12,20 @@ use std::path::Path;
 
 /// Prints what a file is to stdout, as text or as one JSON object.
 ///
-/// Exits with 2 where the file can't be read, or the settings are refused; with `--check` also where a run with the same
-/// settings would refuse the file, with the same message on stderr.
+/// Exits with 0 if the file can be read and told.
 ///
 /// # Errors
-/// The text form's refusals of settings; stdout can't be written.
+/// The settings are refused; [`LoadError`]: the file can't be read, or with `--check`, a run with the same settings would refuse
+/// it; stdout can't be written.
 pub fn run(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Exit> {
-    let settings = match config::inspect(args, environment) {
-        Ok(settings) => settings,
-        Err(faults) => return refused(args, faults),
-    };
-    for warning in &settings.warnings {
-        tracing::warn!("{warning}");
-    }
-    let engine = match Engine::new(settings.engine()) {
-        Ok(engine) => engine,
-        Err(error) => return unread(args, &format!("{:#}", anyhow::Error::from(error)), Exit::Refused),
-    };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
-    let inspection = match runtime.block_on(engine.inspect(&args.file, &settings.limits.of_guest())) {
+    let inspection = match inspect(args, environment) {
         Ok(inspection) => inspection,
         Err(error) => {
-            let exit = exit(&error);
-            return unread(args, &format!("{:#}", anyhow::Error::from(error)), exit);
+            if args.format == InspectFormat::Json {
+                let file = args.file.display().to_string();
+                print(&format!("{}\n", json!({"file": file, "kind": null, "error": format!("{error:#}")})))?;
+            }
+            return Err(error);
         }
     };
     match args.format {
@@ -43,34 +33,24 @@ pub fn run(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Exi
         InspectFormat::Text => print(&text(&args.file, &inspection))?,
     }
     match inspection.refusal {
-        Some(error) if args.check => {
-            let exit = exit(&error);
-            tracing::error!("{:#}", anyhow::Error::from(error));
-            Ok(exit)
-        }
+        Some(error) if args.check => Err(error.into()),
         _ => Ok(Exit::Done),
     }
 }
 
+fn inspect(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Inspection> {
+    let settings = config::inspect(args, environment)?;
+    for warning in &settings.warnings {
+        tracing::warn!("{warning}");
+    }
+    let engine = Engine::new(settings.engine())?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
+    Ok(runtime.block_on(engine.inspect(&args.file, &settings.limits.of_guest()))?)
+}
+
 /// The exit code of a run that meets this error.
-fn exit(error: &LoadError) -> Exit {
+pub fn exit(error: &LoadError) -> Exit {
     if matches!(error, LoadError::Bug { .. }) { Exit::Bug } else { Exit::Refused }
-}
-
-fn refused(args: &cli::Inspect, faults: Faults) -> anyhow::Result<Exit> {
-    match args.format {
-        InspectFormat::Json => unread(args, &faults.to_string(), Exit::Refused),
-        InspectFormat::Text => Err(faults.into()),
-    }
-}
-
-/// Tells that nothing can be told; programs find it in the `error` of an object.
-fn unread(args: &cli::Inspect, error: &str, exit: Exit) -> anyhow::Result<Exit> {
-    if args.format == InspectFormat::Json {
-        print(&format!("{}\n", json!({"file": args.file.display().to_string(), "kind": null, "error": error})))?;
-    }
-    tracing::error!("{error}");
-    Ok(exit)
 }
 
 fn print(text: &str) -> io::Result<()> {
