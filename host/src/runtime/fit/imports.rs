@@ -177,7 +177,7 @@ fn trap(
 }
 
 /// Why the host hasn't an import, as far as its name alone tells; none: it has an interface of that name, or may.
-fn unknown(name: &str) -> Option<(Verdict, String)> {
+pub(super) fn unknown(name: &str) -> Option<(Verdict, String)> {
     let import = format!("unknown import  `{}`", shown(name));
     let Some(parsed) = InterfaceName::parse(name) else {
         return Some((Verdict::Unknown, format!("{import}: dchost offers nothing at the root of the world")));

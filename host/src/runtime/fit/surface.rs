@@ -1,5 +1,6 @@
 //! What a component imports and exports, each with what it is to this host.
 
+use super::imports::unknown;
 use super::names::InterfaceName;
 use super::{Fault, VERSION, version_fits};
 use crate::error::shown;
@@ -135,6 +136,14 @@ fn import(engine: &wasmtime::Engine, name: &str, item: &ComponentItem, faults: &
             note += "; traps when it is called";
         }
         return Item { name: shown(name), verdict, note: Some(note) };
+    }
+    // It links all the same.
+    if let Some((verdict, _)) = unknown(name) {
+        return Item {
+            name: shown(name),
+            verdict,
+            note: Some("types only, which need nothing of the host".to_owned()),
+        };
     }
     let (verdict, note) = match InterfaceName::parse(name) {
         Some(parsed) if parsed.package == "dchost:worker" => later(engine, parsed.interface, item),

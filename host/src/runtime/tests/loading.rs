@@ -186,7 +186,9 @@ async fn a_newer_patch_of_the_world_works_as_far_as_it_is_the_same() {
 #[tokio::test]
 async fn a_report_is_bounded_whatever_the_names_are() {
     let long = "a".repeat(50_000);
-    let many: String = (0..900).map(|index| format!(r#"(import "acme:gpu/ops{index}@1.0.0" (instance))"#)).collect();
+    let many: String = (0..900)
+        .map(|index| format!(r#"(import "acme:gpu/ops{index}@1.0.0" (instance (export "f" (func))))"#))
+        .collect();
     let functions: String =
         (0..2000).map(|index| format!(r#"(export "f{index}-{}" (func))"#, "b".repeat(100))).collect();
     let one = format!(r#"(import "dchost:worker/log@0.1.0" (instance {functions}))"#);
@@ -214,6 +216,17 @@ async fn a_signature_is_bounded() {
     let text = refusal(wat::parse_str(with_run(&imports)).unwrap()).await.to_string();
     assert!(text.contains("`write` of `dchost:worker/log@0.1.0` is imported as `func(level: tuple<tuple<"), "{text}");
     assert!(text.len() < 1000, "{} bytes", text.len());
+}
+
+/// An interface with nothing to call needs nothing of the host, whoever's it is.
+#[tokio::test]
+async fn types_alone_are_no_fault_whatever_their_version() {
+    let imports = r#"(import "dchost:worker/types@0.3.0" (instance (type $t u32) (export "millis" (type (eq $t)))))"#;
+    let module = ENGINE.load_bytes("train.wasm", wat::parse_str(with_run(imports)).unwrap().into()).await.unwrap();
+    let surface = module.surface();
+    let [import] = surface.imports.as_slice() else { panic!("{surface:?}") };
+    assert_eq!(import.verdict, crate::runtime::Verdict::WrongVersion);
+    assert_eq!(import.note.as_deref(), Some("types only, which need nothing of the host"));
 }
 
 #[tokio::test]
