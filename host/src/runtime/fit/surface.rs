@@ -128,7 +128,9 @@ impl Surface {
 fn import(engine: &wasmtime::Engine, name: &str, item: &ComponentItem, faults: &[Fault]) -> Item {
     let verdict = faults.first().map_or(Verdict::Served, |fault| fault.verdict);
     if let Some(first) = faults.first() {
-        let mut note = first.text.splitn(2, "  ").nth(1).unwrap_or(&first.text).trim_start().to_owned();
+        // Its verdict and name stand beside it.
+        let note = first.text.split_once("  ").map_or(first.text.as_str(), |(_, note)| note.trim_start());
+        let mut note = note.strip_prefix(&format!("`{}`: ", shown(name))).unwrap_or(note).to_owned();
         if faults.len() > 1 {
             note += &format!("; and {} more in it", faults.len() - 1);
         }
