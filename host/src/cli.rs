@@ -102,6 +102,8 @@ pub enum Command {
     Launch(Box<Launch>),
     /// Prints what would run with the same flags, without running it.
     Plan(Box<Plan>),
+    /// Tells what a file is and whether it would run, without running it.
+    Inspect(Box<Inspect>),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
 }
@@ -292,6 +294,37 @@ pub enum PlanFormat {
     #[default]
     Table,
     /// For programs: one object with `server`, `runs` and `error`.
+    Json,
+}
+
+/// Tells what a file is and whether it would run, without running it.
+///
+/// A component is compiled and linked as for a run. Shown are its world, its imports and exports, each with what it is to
+/// this dchost, who made it, its size and its sha256. The limits are those of a run, and may come from the environment and the
+/// file of DCHOST_CONFIG too.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Inspect {
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Text for people, or one JSON object.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = InspectFormat::Text)]
+    pub format: InspectFormat,
+    /// Exits with 2 where a run would refuse the file, with the same message. Default: 0 if the file can be read.
+    #[arg(long)]
+    pub check: bool,
+    /// The limits of the run, and what the guest may use.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+}
+
+/// How `dchost inspect` prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum InspectFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one object, whose keys docs/inspect.md lists.
     Json,
 }
 

@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `engine`, `features`, `ticker` | wasmtime's configuration, the linker that every component is linked by, the clock that makes guests yield |
 //! | `load`, `sniff`, `cost`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
+//! | `inspect` | what a file is, told without running it |
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
 //! | `wasi` | WASI behind these grants: sockets, name look-ups, files, and what is told when they are refused |
@@ -30,6 +31,7 @@ mod engine;
 mod features;
 mod fit;
 mod grants;
+mod inspect;
 mod kernels;
 mod lift;
 mod limits;
@@ -55,8 +57,9 @@ mod worker_context;
 
 pub use cost::Excess;
 pub use engine::{Engine, EngineError, EngineOptions};
-pub use fit::Misfit;
+pub use fit::{Item, Misfit, Surface, Verdict, World};
 pub use grants::{DirGrant, NetGrant, NetHost};
+pub use inspect::{FileKind, Inspection, Producer};
 pub use limits::{Limit, Limits};
 pub use load::{LoadError, Module};
 pub use run::{GuestOptions, RunEnd, RunReport};

@@ -250,7 +250,7 @@ pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Res
 }
 
 /// Reads a regular file of at most `limit_bytes`; asks what it is before opening it, since opening a pipe blocks.
-fn read(path: &Path, limit_bytes: u64) -> Result<Bytes, LoadError> {
+pub(super) fn read(path: &Path, limit_bytes: u64) -> Result<Bytes, LoadError> {
     let shown = path.display().to_string();
     let unreadable = |source| LoadError::Unreadable { path: shown.clone(), source };
     let metadata = match std::fs::metadata(path) {
@@ -370,7 +370,7 @@ async fn grown(bytes: u64) {
 }
 
 /// Runs blocking work on a thread of its own.
-async fn on_thread<T: Send + 'static>(
+pub(super) async fn on_thread<T: Send + 'static>(
     thread: &str,
     path: &str,
     work: impl FnOnce() -> T + Send + 'static,

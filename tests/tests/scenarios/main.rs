@@ -8,6 +8,7 @@ mod damaged;
 mod failures;
 mod grants;
 mod hostile;
+mod inspect;
 mod jobs;
 mod launch;
 mod limits;
