@@ -7,6 +7,7 @@
 //! Everything but guests runs on the *control* runtime; guests run on one of their own. What can be refused is refused
 //! before a port is bound.
 
+mod attempts;
 mod guest;
 mod standing;
 mod stop;
@@ -47,9 +48,21 @@ const RUNTIME_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Runs this process's task to its end.
 ///
-/// Blocks the thread; starts its own runtimes, so it must not be called within one. `listener` is a socket that was
+/// Blocks the thread and starts runtimes of its own. On a thread that belongs to a tokio runtime, `spawn_blocking`'s among
+/// them, it does nothing, and its outcome (70) says so: call it on a thread of its own. `listener` is a socket that was
 /// handed over, which is used instead of binding one.
+///
+/// # Panics
+/// Never for what a component does: a panic in a host function ends the run as a bug (70).
 pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessConsole) -> Outcome {
+    if Handle::try_current().is_ok() {
+        // tokio would panic, after threads were started, or all that runs on this thread would wait for the run.
+        return Outcome::failed(
+            Exit::Bug,
+            "nothing was started: `coordinator::run::run` blocks its thread and was called within a tokio runtime; \
+             call it on a thread of its own, as `std::thread::spawn` makes one",
+        );
+    }
     let runtimes = Builder::new_multi_thread().thread_name("control").enable_all().build();
     let (control, guests) = match runtimes.and_then(|control| Ok((control, Guests::start()?))) {
         Ok(runtimes) => runtimes,
@@ -118,15 +131,6 @@ impl Process {
         Ok(module)
     }
 
-    /// Runs without a cluster: the variables live in this process, and nobody else has them.
-    async fn run_local(&self, module: &Module, context: Arc<WorkerContext>, stop: &Stop) -> Outcome {
-        let local = self.local_variables(&self.store(), None);
-        let reach = Reach { member: None, peers: None, local };
-        match self.run_guest(module, context, reach, stop).await {
-            Ended::Run(outcome) | Ended::Stopped(_, outcome) => outcome,
-        }
-    }
-
     /// Serves until the job has ended.
     async fn join(&self, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
         let Some(task) = self.resolved.task else {
@@ -184,7 +188,8 @@ impl Process {
             rejoin_timeout: self.resolved.rejoin_timeout,
         });
         let local = self.local_variables(&store, attempt);
-        let reach = Reach { member: standing.member.clone(), peers: Some(peers.clone()), local };
+        let number = attempt.map_or(0, |attempt| attempt.number);
+        let reach = Reach { member: standing.member.clone(), peers: Some(peers.clone()), local, attempt: number };
         let ended = self.run_guest(module, context, reach, stop).await;
         // What the run wrote is in place before anybody hears that it has ended.
         let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
@@ -232,7 +237,7 @@ impl Process {
         };
         let job: Arc<dyn Job> = match &reach.member {
             Some(member) => Arc::new(member.clone()),
-            None => Arc::new(SoloJob::new(context.clone())),
+            None => Arc::new(SoloJob::new(context.clone(), reach.attempt)),
         };
         let chief_ended = match &reach.member {
             Some(member) => member.chief_ended(),
@@ -306,6 +311,8 @@ struct Reach {
     member: Option<MemberHandle>,
     peers: Option<Peers>,
     local: Arc<dyn TaskVariables>,
+    /// Which attempt it is, from 0.
+    attempt: u32,
 }
 
 /// Gives barriers without a timeout of their own the one of `--barrier-timeout`.
@@ -335,3 +342,6 @@ impl Job for WithDefaultTimeout {
 fn stopped(reason: Reason) -> Outcome {
     Outcome::failed(reason.exit(), reason.text())
 }
+
+#[cfg(test)]
+mod tests;

@@ -89,7 +89,8 @@ impl Calls {
         }
     }
 
-    /// Waits for `answer` until the run is interrupted; an interrupt wins over an answer.
+    /// Waits for `answer` until the run is interrupted. An answer that is there wins over an interrupt: what has happened is
+    /// told, as a barrier that was passed before a task failed, and the next call tells of the interrupt.
     ///
     /// `label` names the call for whoever drops the run meanwhile.
     pub(super) async fn wait<T>(
@@ -104,8 +105,8 @@ impl Calls {
         let guarded = catch_panics(answer);
         let answer = tokio::select! {
             biased;
-            error = interrupted(&mut interrupt) => Ok(Err(error)),
             answer = guarded => answer,
+            error = interrupted(&mut interrupt) => Ok(Err(error)),
         };
         self.watch.set_pending(None);
         match answer {

@@ -86,6 +86,11 @@ impl Stop {
         Ok(Stop { reason })
     }
 
+    /// Why the process has to end, where it already has to.
+    pub(super) fn now(&self) -> Option<Reason> {
+        *self.reason.borrow()
+    }
+
     /// Waits until the process has to end.
     ///
     /// # Cancel safety
