@@ -153,11 +153,16 @@ pub(super) async fn interrupted(interrupt: &mut watch::Receiver<Option<Error>>) 
 /// Whatever the future held is dropped with it, so nothing half done is seen afterwards.
 pub(super) async fn catch_panics<F: Future>(future: F) -> Result<F::Output, HostPanic> {
     let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+    poll_fn(|cx| match caught(|| future.as_mut().poll(cx)) {
         Ok(poll) => poll.map(Ok),
-        Err(payload) => std::task::Poll::Ready(Err(HostPanic(panic_text(&*payload)))),
+        Err(panic) => std::task::Poll::Ready(Err(panic)),
     })
     .await
+}
+
+/// Runs `work`, turning a panic in it into a value. What it leaves half done must not be looked at afterwards.
+pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, HostPanic> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| HostPanic(panic_text(&*payload)))
 }
 
 /// The text of a panic, where it has one.

@@ -1,6 +1,6 @@
 //! One call of `worker_fn`: one store, from its grants to how it ended.
 
-use super::calls::{Calls, HostPanic, catch_panics};
+use super::calls::{Calls, HostPanic, catch_panics, caught};
 use super::engine::EngineInner;
 use super::grants::{DirGrant, NetGrant};
 use super::limits::{INSTANCES_MAX, Limit, Limiter, Limits, MEMORIES_MAX, TABLES_MAX, TensorExceeded, mib};
@@ -123,13 +123,20 @@ impl Module {
         let (end, memory_bytes_peak) = match self.store(options, handles, &watch, &output, &meter) {
             Ok(mut store) => {
                 let outcome = metered(&meter, catch_panics(call(&self.inner.pre, &mut store))).await;
+                let finished = caught(|| output.finish());
                 let state = store.data();
-                output.finish();
+                let memory_bytes_peak = state.limiter.used_bytes();
                 let end = match outcome {
                     Ok(outcome) => end(outcome, state, &watch, &output),
                     Err(panic) => RunEnd::HostBug { message: bug(&panic) },
                 };
-                (end, state.limiter.used_bytes())
+                // What the store holds may panic too when it goes: handles, and what the guest left undropped.
+                let dropped = caught(|| drop(store));
+                let end = match (end, finished.and(dropped)) {
+                    (end @ RunEnd::HostBug { .. }, _) | (end, Ok(())) => end,
+                    (_, Err(panic)) => RunEnd::HostBug { message: bug(&panic) },
+                };
+                (end, memory_bytes_peak)
             }
             Err(message) => (RunEnd::Refused { message }, 0),
         };
@@ -211,7 +218,8 @@ struct Finish(Output);
 
 impl Drop for Finish {
     fn drop(&mut self) {
-        self.0.finish();
+        // A console that panics here, perhaps while another panic is under way, would end the process.
+        let _ = caught(|| self.0.finish());
     }
 }
 

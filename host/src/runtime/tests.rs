@@ -3,6 +3,7 @@
 mod ending;
 mod limits;
 mod loading;
+mod panics;
 mod variables;
 
 use super::test_support::{Fakes, Recorder};

@@ -28,7 +28,8 @@ impl Process {
             };
             match next(outcome, attempt, attempts_max, stop.now()) {
                 Next::End(outcome) => return outcome,
-                Next::Again { warning } => warn!("{warning}"),
+                // A line each: the log escapes newlines.
+                Next::Again { warning } => warning.lines().for_each(|line| warn!("{line}")),
             }
             attempt += 1;
         }
