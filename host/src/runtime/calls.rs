@@ -175,3 +175,25 @@ fn panic_text(payload: &(dyn Any + Send)) -> String {
         "a value that is no text".to_owned()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_is_there_wins_over_an_interrupt_and_the_next_call_tells_of_it() {
+        let (interrupt, interrupted) = watch::channel(None);
+        let calls = Calls::new(interrupted, RunWatch::new());
+        let (release, released) = tokio::sync::oneshot::channel();
+        let wait = calls.wait(CallKind::Barrier, "barrier".to_owned(), async { Ok(released.await.expect("released")) });
+        // Both are there when the waiting call is polled again.
+        let both = async {
+            release.send(7).expect("somebody waits");
+            interrupt.send_replace(Some(Error::new(ErrorCode::PeerFailed, "worker:1 failed")));
+        };
+        let (released, ()) = tokio::join!(biased; wait, both);
+        assert_eq!(released.expect("the answer"), 7);
+        let next = calls.wait(CallKind::Barrier, "barrier".to_owned(), std::future::ready(Ok(7))).await;
+        assert!(matches!(next, Err(HostError::Wit(error)) if error.code == ErrorCode::PeerFailed));
+    }
+}
