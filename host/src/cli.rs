@@ -198,8 +198,8 @@ pub struct JobOptions {
     /// Wall clock for this process; passing it is exit 124; `none`: without limit. Default: none. [env: DCHOST_TIMEOUT]
     #[arg(long, value_name = "DURATION|none", value_parser = values::positive_timeout)]
     pub timeout: Option<Timeout>,
-    /// How often the job is tried, the first try included. Values above 1 are not served yet. Default: 1.
-    /// [env: DCHOST_MAX_ATTEMPTS]
+    /// How often a local run is tried after an error, a trap or a limit, the first try included; each try begins without
+    /// variables, and `--timeout` spans all. In a cluster only 1 is served yet. Default: 1. [env: DCHOST_MAX_ATTEMPTS]
     #[arg(long, value_name = "N", value_parser = values::count::<u32>)]
     pub max_attempts: Option<u32>,
     /// Namespace of variables and barriers on shared servers. Default: default. [env: DCHOST_CONTAINER]

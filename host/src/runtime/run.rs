@@ -1,6 +1,6 @@
 //! One call of `worker_fn`: one store, from its grants to how it ended.
 
-use super::calls::{Calls, HostPanic, catch_panics};
+use super::calls::{Calls, HostPanic, catch_panics, caught};
 use super::coredump;
 use super::engine::EngineInner;
 use super::grants::{DirGrant, NetGrant};
@@ -125,7 +125,7 @@ impl Module {
         let (end, memory_bytes_peak) = match self.store(options, handles, &watch, &output, &meter) {
             Ok(mut store) => {
                 let outcome = metered(&meter, catch_panics(call(&self.inner.pre, &mut store))).await;
-                output.finish();
+                let finished = caught(|| output.finish());
                 let end = match &outcome {
                     Ok(outcome) => end(outcome, store.data(), &watch, &output),
                     Err(panic) => RunEnd::HostBug { message: bug(panic) },
@@ -135,7 +135,14 @@ impl Module {
                 {
                     coredump::leave(&dir, &mut store, error, self.name());
                 }
-                (end, store.data().limiter.used_bytes())
+                let memory_bytes_peak = store.data().limiter.used_bytes();
+                // What the store holds may panic too when it goes: handles, and what the guest left undropped.
+                let dropped = caught(|| drop(store));
+                let end = match (end, finished.and(dropped)) {
+                    (end @ RunEnd::HostBug { .. }, _) | (end, Ok(())) => end,
+                    (_, Err(panic)) => RunEnd::HostBug { message: bug(&panic) },
+                };
+                (end, memory_bytes_peak)
             }
             Err(message) => (RunEnd::Refused { message }, 0),
         };
@@ -201,7 +208,8 @@ struct Finish(Output);
 
 impl Drop for Finish {
     fn drop(&mut self) {
-        self.0.finish();
+        // A console that panics here, perhaps while another panic is under way, would end the process.
+        let _ = caught(|| self.0.finish());
     }
 }
 

@@ -6,6 +6,7 @@ mod grants;
 mod hosting;
 mod limits;
 mod loading;
+mod panics;
 mod variables;
 
 use super::test_support::{Fakes, Recorder};

@@ -5,6 +5,7 @@
 mod cases;
 mod components;
 mod damaged;
+mod ending;
 mod failures;
 mod grants;
 mod hostile;

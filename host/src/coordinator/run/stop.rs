@@ -109,6 +109,11 @@ impl Stop {
         });
     }
 
+    /// Why the process has to end, where it already has to.
+    pub(super) fn now(&self) -> Option<Reason> {
+        self.reason.borrow().clone()
+    }
+
     /// Waits until the process has to end.
     ///
     /// # Cancel safety
