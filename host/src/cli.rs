@@ -52,8 +52,24 @@ pub enum Command {
     Launch(Box<Launch>),
     /// Prints what would run with the same flags, without running it.
     Plan(Box<Plan>),
+    /// Compiles a component ahead of time, for `--allow-precompiled`.
+    Compile(Compile),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
+}
+
+/// Compiles a component ahead of time.
+#[derive(Clone, Debug, Args)]
+pub struct Compile {
+    /// The component.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Where the code is written. It runs with this very version of dchost only, and with `--allow-precompiled`.
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Counts fuel, for runs with `-W fuel`. Default: not counted.
+    #[arg(long)]
+    pub fuel: bool,
 }
 
 /// Runs this process's task.

@@ -11,6 +11,7 @@
 //! | --- | --- |
 //! | `engine`, `features`, `ticker` | wasmtime's configuration, the linker that every component is linked by, the clock that makes guests yield |
 //! | `load`, `sniff`, `cost`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
+//! | `precompiled`, `cache` | compiled code in files: what is checked before it runs, and where it is kept |
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
 //! | `run`, `watch`, `trap` | one call of `worker_fn`, what an onlooker sees of it, how its end is told |
@@ -22,6 +23,7 @@
 //! [`RunEnd::HostBug`] and spares the process.
 
 mod bindings;
+mod cache;
 mod calls;
 mod cost;
 mod engine;
@@ -36,6 +38,7 @@ mod log;
 mod ops;
 mod output;
 mod pending;
+mod precompiled;
 mod run;
 mod sniff;
 mod state;
