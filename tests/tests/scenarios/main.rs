@@ -2,6 +2,7 @@
 //!
 //! They need the dchost binary and the guests: `cargo build -p dchost` and `cargo xtask guests`.
 
+mod compile;
 mod failures;
 mod jobs;
 mod launch;
