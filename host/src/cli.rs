@@ -104,8 +104,24 @@ pub enum Command {
     Plan(Box<Plan>),
     /// Tells what a file is and whether it would run, without running it.
     Inspect(Box<Inspect>),
+    /// Compiles a component ahead of time, for `--allow-precompiled`.
+    Compile(Compile),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
+}
+
+/// Compiles a component ahead of time.
+#[derive(Clone, Debug, Args)]
+pub struct Compile {
+    /// The component.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Where the code is written. It runs with this very version of dchost only, and with `--allow-precompiled`.
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Counts fuel, for runs with `-W fuel`. Default: not counted.
+    #[arg(long)]
+    pub fuel: bool,
 }
 
 /// Runs this process's task.

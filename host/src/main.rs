@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         (None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
         (None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
         (None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
+        (None, Some(Command::Compile(args))) => commands::compile::run(args),
         (None, Some(Command::New(args))) => commands::new::run(args),
     };
     code(result.unwrap_or_else(|error| {

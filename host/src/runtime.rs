@@ -12,6 +12,7 @@
 //! | `engine`, `features`, `ticker` | wasmtime's configuration, the linker that every component is linked by, the clock that makes guests yield |
 //! | `load`, `sniff`, `cost`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
 //! | `inspect` | what a file is, told without running it |
+//! | `precompiled`, `cache` | compiled code in files: what is checked before it runs, and where it is kept |
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
 //! | `wasi` | WASI behind these grants: sockets, name look-ups, files, and what is told when they are refused |
@@ -24,6 +25,7 @@
 //! [`RunEnd::HostBug`] and spares the process.
 
 mod bindings;
+mod cache;
 mod calls;
 mod coredump;
 mod cost;
@@ -40,6 +42,7 @@ mod log;
 mod ops;
 mod output;
 mod pending;
+mod precompiled;
 mod run;
 mod sniff;
 mod state;

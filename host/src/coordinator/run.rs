@@ -19,6 +19,7 @@ use super::member::{MemberHandle, SoloJob, refusal_exit_code};
 use super::outcome::{self, Outcome};
 use super::placement::{PlacedVariables, PlacementOptions};
 use super::resolve::Resolved;
+use super::resolve::values::digest_text;
 use super::summary::SummaryFile;
 use crate::attend::Registered;
 use crate::client::channel::{Peers, PeersOptions};
@@ -125,6 +126,13 @@ impl Process {
             let exit = if matches!(error, LoadError::Bug { .. }) { Exit::Bug } else { Exit::Refused };
             Outcome::failed(exit, format!("{:#}", anyhow::Error::from(error)))
         })?;
+        let line =
+            format!("component `{}`, {} bytes, {}", module.name(), module.size_bytes(), digest_text(&module.digest()));
+        if self.resolved.launched {
+            tracing::debug!("{line}");
+        } else {
+            tracing::info!("{line}");
+        }
         module.check_limits(&self.resolved.limits).map_err(|error| refuse(error.into()))?;
         Ok(module)
     }

@@ -4,6 +4,7 @@ use super::engine::Engine;
 use super::fit::{self, Surface};
 use super::limits::Limits;
 use super::load::{self, LoadError, Module};
+use super::precompiled::is_sealed;
 use super::sniff::{Sniffed, sniff};
 use crate::text::shown;
 use sha2::{Digest, Sha256};
@@ -102,7 +103,7 @@ impl Engine {
     pub async fn inspect(&self, path: &Path, limits: &Limits) -> Result<Inspection, LoadError> {
         let (limit_bytes, file) = (self.inner.options.module_bytes_max, path.to_owned());
         let shown = path.display().to_string();
-        let read = move || load::read(&file, limit_bytes).map(|bytes| parts(&bytes));
+        let read = move || load::read(&file, limit_bytes).map(|(bytes, _)| parts(&bytes));
         let mut inspection = load::on_thread("dchost-inspect", &shown, read).await??;
         let loaded = self.load(path).await;
         inspection.surface = match &loaded {
@@ -133,6 +134,7 @@ fn parts(bytes: &[u8]) -> Inspection {
             Sniffed::Component => FileKind::Component,
             Sniffed::CoreModule => FileKind::CoreModule,
             Sniffed::Precompiled => FileKind::Precompiled,
+            Sniffed::NotWasm(_) if is_sealed(bytes) => FileKind::Precompiled,
             Sniffed::NotWasm(what) => FileKind::Other { what },
             Sniffed::TruncatedHeader => damaged("it ends within its header"),
             Sniffed::UnknownVersion => damaged("its header has an unknown version"),

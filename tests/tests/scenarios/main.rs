@@ -3,6 +3,7 @@
 //! They need the dchost binary and the guests: `cargo build -p dchost` and `cargo xtask guests`.
 
 mod cases;
+mod compile;
 mod components;
 mod damaged;
 mod ending;

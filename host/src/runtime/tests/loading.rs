@@ -347,3 +347,97 @@ async fn compiled_code_is_kept_in_the_cache() {
     }
     assert!(fs::read_dir(dir.path().join("new")).unwrap().next().is_some());
 }
+
+/// The one entry of a cache.
+fn entry(dir: &std::path::Path) -> std::path::PathBuf {
+    let mut entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let entry = entries.next().unwrap();
+    assert!(entries.next().is_none(), "one entry");
+    entry
+}
+
+#[tokio::test]
+async fn damaged_entries_of_the_cache_are_replaced_unexecuted() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EngineOptions { cache_dir: Some(dir.path().to_owned()), ..EngineOptions::default() };
+    let bytes = guest(&[BARRIER], &waits_at("free"));
+    let load = async || {
+        Engine::new(options.clone()).unwrap().load_bytes("train.wasm", bytes.clone().into()).await.unwrap();
+    };
+    load().await;
+    let path = entry(dir.path());
+    let whole = fs::read(&path).unwrap();
+    let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
+    let first = inode();
+    load().await;
+    assert_eq!(inode(), first, "a hit writes nothing");
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for damaged in [&whole[..0], &whole[..whole.len() / 2], &flipped] {
+        fs::write(&path, damaged).unwrap();
+        load().await;
+        // What is compiled anew may differ in its order, but is whole.
+        let replaced = fs::read(&path).unwrap();
+        assert!(replaced != damaged, "it is replaced");
+        assert!(Engine::new(options.clone()).unwrap().inner.maker.open(&replaced).is_ok());
+    }
+}
+
+#[tokio::test]
+async fn other_settings_have_another_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = guest(&[BARRIER], &waits_at("free"));
+    for fuel in [false, true, false] {
+        let options = EngineOptions { cache_dir: Some(dir.path().to_owned()), fuel, ..EngineOptions::default() };
+        Engine::new(options).unwrap().load_bytes("train.wasm", bytes.clone().into()).await.unwrap();
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[tokio::test]
+async fn another_digest_is_refused_with_both() {
+    let bytes = guest(&[BARRIER], &waits_at("free"));
+    let found = ENGINE.load_bytes("train.wasm", bytes.clone().into()).await.unwrap().digest();
+    let with = |digest| Engine::new(EngineOptions { digest: Some(digest), ..EngineOptions::default() }).unwrap();
+    with(found).load_bytes("train.wasm", bytes.clone().into()).await.unwrap();
+    let error = with([0xab; 32]).load_bytes("train.wasm", bytes.into()).await.unwrap_err().to_string();
+    let hex = |digest: [u8; 32]| format!("sha256:{}", super::super::precompiled::hex(&digest));
+    assert!(error.contains(&hex(found)) && error.contains(&hex([0xab; 32])), "{error}");
+}
+
+#[tokio::test]
+async fn precompiled_files_are_loaded_where_all_is_right() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (source, path) = (dir.path().join("train.wasm"), dir.path().join("train.dchost"));
+    fs::write(&source, guest(&[BARRIER], &waits_at("free"))).unwrap();
+    let options = EngineOptions { allow_precompiled: true, ..EngineOptions::default() };
+    let engine = Engine::new(options.clone()).unwrap();
+    let bytes = engine.precompile(&source).await.unwrap();
+    let digest = engine.load(&source).await.unwrap().digest();
+    let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    fs::write(&path, &bytes).unwrap();
+    mode(0o644);
+    assert_eq!(engine.load(&path).await.unwrap().digest(), digest, "the digest is the source's");
+
+    let error = ENGINE.load(&path).await.unwrap_err();
+    assert!(matches!(error, LoadError::PrecompiledNotAllowed { .. }), "{error}");
+    assert!(error.to_string().contains("--allow-precompiled"), "{error}");
+    let other = Engine::new(EngineOptions { digest: Some([1; 32]), ..options.clone() }).unwrap();
+    assert!(matches!(other.load(&path).await.unwrap_err(), LoadError::Digest { .. }));
+    let fuel = Engine::new(EngineOptions { fuel: true, ..options }).unwrap();
+    let error = fuel.load(&path).await.unwrap_err().to_string();
+    assert!(error.contains("fuel not counted") && error.contains("fuel counted (-W fuel)"), "{error}");
+    for bits in [0o664, 0o646] {
+        mode(bits);
+        let error = engine.load(&path).await.unwrap_err().to_string();
+        assert!(error.contains("chmod go-w"), "{error}");
+    }
+    mode(0o600);
+    for damaged in [&bytes[..bytes.len() - 1], &bytes[..40], &bytes[..8]] {
+        fs::write(&path, damaged).unwrap();
+        assert!(matches!(engine.load(&path).await.unwrap_err(), LoadError::PrecompiledDamaged { .. }));
+    }
+    let error = engine.load_bytes("train.dchost", bytes.into()).await.unwrap_err();
+    assert!(matches!(error, LoadError::PrecompiledDistrusted { .. }), "{error}");
+}
