@@ -102,8 +102,26 @@ pub enum Command {
     Launch(Box<Launch>),
     /// Prints what would run with the same flags, without running it.
     Plan(Box<Plan>),
+    /// Tells what a file is and whether it would run, without running it.
+    Inspect(Box<Inspect>),
+    /// Compiles a component ahead of time, for `--allow-precompiled`.
+    Compile(Compile),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
+}
+
+/// Compiles a component ahead of time.
+#[derive(Clone, Debug, Args)]
+pub struct Compile {
+    /// The component.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Where the code is written. It runs with this very version of dchost only, and with `--allow-precompiled`.
+    #[arg(short, long, value_name = "OUT")]
+    pub output: PathBuf,
+    /// Counts fuel, for runs with `-W fuel`. Default: not counted.
+    #[arg(long)]
+    pub fuel: bool,
 }
 
 /// Runs this process's task.
@@ -196,8 +214,8 @@ pub struct JobOptions {
     /// Wall clock for this process; passing it is exit 124; `none`: without limit. Default: none. [env: DCHOST_TIMEOUT]
     #[arg(long, value_name = "DURATION|none", value_parser = values::positive_timeout)]
     pub timeout: Option<Timeout>,
-    /// How often the job is tried, the first try included. Values above 1 are not served yet. Default: 1.
-    /// [env: DCHOST_MAX_ATTEMPTS]
+    /// How often a local run is tried after an error, a trap or a limit, the first try included; each try begins without
+    /// variables, and `--timeout` spans all. In a cluster only 1 is served yet. Default: 1. [env: DCHOST_MAX_ATTEMPTS]
     #[arg(long, value_name = "N", value_parser = values::count::<u32>)]
     pub max_attempts: Option<u32>,
     /// Namespace of variables and barriers on shared servers. Default: default. [env: DCHOST_CONTAINER]
@@ -262,8 +280,8 @@ pub struct GuestOptions {
     #[arg(short = 'W', value_name = "KEY=VALUE", value_delimiter = ',', value_parser = values::wasm_option,
           action = ArgAction::Append)]
     pub wasm: Vec<WasmOption>,
-    /// For debugging: coredump=DIR (a trap leaves the guest's memory there, one file each, which holds the tenant's data;
-    /// off). [env: DCHOST_COREDUMP]
+    /// For debugging: coredump=DIR (a trap or a limit leaves the guest's memory there, one file each, which holds the
+    /// tenant's data; the directory must be there; off). [env: DCHOST_COREDUMP]
     #[arg(short = 'D', value_name = "KEY=VALUE", value_parser = values::debug_option, action = ArgAction::Append)]
     pub debug: Vec<DebugOption>,
     /// Where compiled components are kept. Default: dchost in XDG_CACHE_HOME, else in ~/.cache. [env: DCHOST_CACHE_DIR]
@@ -292,6 +310,37 @@ pub enum PlanFormat {
     #[default]
     Table,
     /// For programs: one object with `server`, `runs` and `error`.
+    Json,
+}
+
+/// Tells what a file is and whether it would run, without running it.
+///
+/// A component is compiled and linked as for a run. Shown are its world, its imports and exports, each with what it is to
+/// this dchost, who made it, its size and its sha256. The limits are those of a run, and may come from the environment and the
+/// file of DCHOST_CONFIG too.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Inspect {
+    /// The file.
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+    /// Text for people, or one JSON object.
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = InspectFormat::Text)]
+    pub format: InspectFormat,
+    /// Exits with 2 where a run would refuse the file, with the same message. Default: 0 if the file can be read.
+    #[arg(long)]
+    pub check: bool,
+    /// The limits of the run, and what the guest may use.
+    #[command(flatten)]
+    pub guest: GuestOptions,
+}
+
+/// How `dchost inspect` prints.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum InspectFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// For programs: one object, whose keys docs/inspect.md lists.
     Json,
 }
 

@@ -1,5 +1,7 @@
 //! The subcommands, one file each.
 
+pub mod compile;
+pub mod inspect;
 pub mod launch;
 pub mod logging;
 pub mod new;

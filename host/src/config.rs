@@ -194,6 +194,19 @@ pub fn plan(args: &cli::Run, environment: &Environment) -> Result<Resolved, Faul
     resolve(&run_settings(args, environment, None), Purpose::Plan)
 }
 
+/// Reads the settings by which `dchost inspect` judges a file; those of a place in a cluster are none of its business.
+///
+/// # Errors
+/// Every fault of reading, and directories that aren't there.
+pub fn inspect(args: &cli::Inspect, environment: &Environment) -> Result<Settings, Faults> {
+    let mut reader = Reader::new(environment, None);
+    let job = JobOptions::default();
+    let mut settings = shared(&mut reader, Some(&args.file), &job, &args.guest, CONNECT_TIMEOUT);
+    (settings.faults, settings.warnings) = (reader.faults, reader.warnings);
+    check_directories(&mut settings);
+    if settings.faults.is_empty() { Ok(settings) } else { Err(Faults(settings.faults)) }
+}
+
 /// Reads and validates what `dchost launch` passes on.
 ///
 /// # Errors
@@ -389,6 +402,16 @@ fn check_directories(settings: &mut Settings) {
         };
         let what = format!("`{}` {what}", grant.host.display());
         settings.faults.push(Fault::new(settings.dirs.origin.place("dir"), what, "give a directory of this machine"));
+    }
+    if let Some(Setting { value: dir, origin }) = &settings.coredump
+        && !dir.is_dir()
+    {
+        let what = format!("`{}` is no directory", dir.display());
+        settings.faults.push(Fault::new(
+            origin.place("coredump"),
+            what,
+            "make it, so that traps can leave their dumps there",
+        ));
     }
 }
 

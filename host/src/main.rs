@@ -7,6 +7,7 @@ use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
+use dchost::runtime::{EngineError, LoadError};
 use dchost::text::escape_block;
 use std::process::ExitCode;
 
@@ -34,16 +35,19 @@ fn main() -> ExitCode {
         (None, None) => commands::run::run(&cli.run, log, &output, &environment),
         (None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
         (None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
+        (None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
+        (None, Some(Command::Compile(args))) => commands::compile::run(args),
         (None, Some(Command::New(args))) => commands::new::run(args),
     };
     code(result.unwrap_or_else(|error| {
         report(&error, log);
-        match error.downcast_ref::<LaunchError>() {
-            Some(error) => error.exit(),
-            None if error.is::<Faults>() || error.is::<NotServed>() => Exit::Refused,
+        match (error.downcast_ref::<LaunchError>(), error.downcast_ref::<LoadError>()) {
+            (Some(error), _) => error.exit(),
+            (None, Some(error)) => commands::inspect::exit(error),
+            _ if error.is::<Faults>() || error.is::<NotServed>() || error.is::<EngineError>() => Exit::Refused,
             // Standard output that can't be written, for instance.
-            None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
-            None => Exit::Bug,
+            _ if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
+            _ => Exit::Bug,
         }
     }))
 }

@@ -11,10 +11,12 @@
 //! | --- | --- |
 //! | `engine`, `features`, `ticker` | wasmtime's configuration, the linker that every component is linked by, the clock that makes guests yield |
 //! | `load`, `sniff`, `cost`, `fit` | from a path to a [`Module`], or to a refusal that says how to mend it |
+//! | `inspect` | what a file is, told without running it |
+//! | `precompiled`, `cache` | compiled code in files: what is checked before it runs, and where it is kept |
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
 //! | `wasi` | WASI behind these grants: sockets, name look-ups, files, and what is told when they are refused |
-//! | `run`, `watch`, `trap` | one call of `worker_fn`, what an onlooker sees of it, how its end is told |
+//! | `run`, `watch`, `trap`, `coredump` | one call of `worker_fn`, what an onlooker sees of it, how its end is told and kept |
 //! | `bindings`, `lift`, `state`, `calls` | generated code, arguments in guest memory, what a store holds, the way every waiting host call goes |
 //! | `output` | the guest's stdout and stderr, line by line |
 //! | `worker_context`, `variables`, `pending`, `ops`, `kernels`, `summary`, `log` | the imported interfaces |
@@ -23,12 +25,15 @@
 //! [`RunEnd::HostBug`] and spares the process.
 
 mod bindings;
+mod cache;
 mod calls;
+mod coredump;
 mod cost;
 mod engine;
 mod features;
 mod fit;
 mod grants;
+mod inspect;
 mod kernels;
 mod lift;
 mod limits;
@@ -37,6 +42,7 @@ mod log;
 mod ops;
 mod output;
 mod pending;
+mod precompiled;
 mod run;
 mod sniff;
 mod state;
@@ -54,8 +60,9 @@ mod worker_context;
 
 pub use cost::Excess;
 pub use engine::{Engine, EngineError, EngineOptions};
-pub use fit::Misfit;
+pub use fit::{Item, Misfit, Surface, Verdict, World};
 pub use grants::{DirGrant, NetGrant, NetHost};
+pub use inspect::{FileKind, Inspection, Producer};
 pub use limits::{Limit, Limits};
 pub use load::{LoadError, Module};
 pub use run::{GuestOptions, RunEnd, RunReport};

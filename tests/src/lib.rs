@@ -14,7 +14,7 @@ mod wat;
 
 pub use cluster::{Cluster, ClusterBuilder, Outcomes};
 pub use health::{health, ping};
-pub use paths::{dchost, guest};
+pub use paths::{dchost, guest, guest_with_debug_info};
 pub use process::{Outcome, Process, Stream};
 pub use run::Run;
 pub use rustix::process::Signal;

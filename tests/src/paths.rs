@@ -25,7 +25,19 @@ pub fn dchost() -> Result<PathBuf> {
 /// # Errors
 /// It isn't built; says how to build it.
 pub fn guest(name: &str) -> Result<PathBuf> {
-    let folder = target()?.join("wasm32-wasip2/guest");
+    built(name, "guest")
+}
+
+/// The test guest `panics`, built with debug information.
+///
+/// # Errors
+/// It isn't built; says how to build it.
+pub fn guest_with_debug_info() -> Result<PathBuf> {
+    built("panics", "guest-debug")
+}
+
+fn built(name: &str, profile: &str) -> Result<PathBuf> {
+    let folder = target()?.join("wasm32-wasip2").join(profile);
     let file = format!("{}.wasm", name.replace('-', "_"));
     let places = [folder.join(&file), folder.join("examples").join(&file)];
     let found = places.iter().find(|path| path.is_file());

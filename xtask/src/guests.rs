@@ -19,7 +19,10 @@ pub(crate) const TEST_GUESTS: &str = "dchost-test-guests";
 /// The target cannot be installed, or the build fails.
 pub(crate) fn run() -> Result<()> {
     ensure_target()?;
-    build(EXAMPLES.into_iter().chain([TEST_GUESTS]))
+    build(EXAMPLES.into_iter().chain([TEST_GUESTS]))?;
+    // One with debug information, for what a trap report shows of it.
+    let fixed = ["build", "--locked", "--profile", "guest-debug", "--target", TARGET, "--package", TEST_GUESTS];
+    run_command(&mut cargo(fixed.into_iter().chain(["--example", "panics"])))
 }
 
 /// Builds the examples only.

@@ -259,7 +259,7 @@ fn what_launch_was_told_reaches_its_tasks_as_flags() {
             "--digest",
             DIGEST,
             "--allow-precompiled",
-            "-Dcoredump=/cores",
+            "-Dcoredump=/",
             "--no-cluster-barrier",
             "--end=chief-done",
             "--",
@@ -296,7 +296,7 @@ fn what_launch_was_told_reaches_its_tasks_as_flags() {
     assert_eq!(child.allow_net.value, ours.allow_net.value);
     assert_eq!(child.allow_net.value.len(), 2);
     assert_eq!(child.digest.map(|digest| values::digest_text(&digest.value)).as_deref(), Some(DIGEST));
-    assert_eq!(child.coredump.map(|dir| dir.value).as_deref(), Some(Path::new("/cores")));
+    assert_eq!(child.coredump.map(|dir| dir.value).as_deref(), Some(Path::new("/")));
     assert_eq!(
         (child.limits.fuel.value, child.limits.cpu_timeout.value),
         (Some(9), Timeout(Some(Duration::from_secs(2))))

@@ -83,6 +83,8 @@ pub struct Resolved {
     pub barrier_timeout: Option<Duration>,
     /// Wall clock for the process; none: without limit.
     pub timeout: Option<Duration>,
+    /// How often a local run is tried, the first try included; 1 in a cluster.
+    pub attempts_max: u32,
     /// Namespace of variables and barriers.
     pub container: String,
     /// Where summaries go; none: nowhere.
@@ -160,6 +162,9 @@ impl Resolver<'_> {
         let rpc_layer = self.rpc_layer(tf_config.as_ref());
         let chosen = self.choose_cluster(tf_config.as_ref());
         let unreadable = unreadable || self.faults.len() > before;
+        if chosen.is_some() {
+            self.check_attempts_of_cluster();
+        }
         let part = self.task_part(tf_config.as_ref(), chosen.as_ref().is_none_or(|chosen| chosen.with_tf_task));
         let cluster = match &chosen {
             Some(chosen) => {
@@ -180,6 +185,9 @@ impl Resolver<'_> {
                 return None;
             }
         };
+        if chosen.is_none() && task.is_some() {
+            self.check_attempts_of_cluster();
+        }
         if chosen.is_none() && unreadable {
             // The cluster may be what couldn't be read: what follows from its absence would mislead.
             return None;
@@ -216,6 +224,7 @@ impl Resolver<'_> {
             evaluator_grace: settings.evaluator_grace.value,
             barrier_timeout: settings.barrier_timeout.value.0,
             timeout: settings.timeout.value.0,
+            attempts_max: settings.max_attempts.value,
             container: settings.container.value.clone(),
             summary_dir: settings.summary_dir.as_ref().map(|dir| dir.value.clone()),
             dirs: settings.dirs.value.clone(),
@@ -235,15 +244,19 @@ impl Resolver<'_> {
 
     /// Checks values that are wrong whatever the cluster is.
     fn check_values(&mut self) {
-        let Setting { value: attempts, origin } = &self.settings.max_attempts;
-        // Reading refuses 0.
-        if *attempts > 1 {
-            let what = format!("`{attempts}` attempts are not served yet");
-            self.fault(origin.place("max-attempts"), what, "leave it out, or let the job be started anew from outside");
-        }
         let Setting { value: name, origin } = &self.settings.container;
         if let Err(error) = check_container(name) {
             self.fault(origin.place("container"), error.message, "");
+        }
+    }
+
+    /// Refuses more than one attempt of a cluster: only a local run can be tried again in its own process.
+    fn check_attempts_of_cluster(&mut self) {
+        let Setting { value: attempts, origin } = &self.settings.max_attempts;
+        // Reading refuses 0.
+        if *attempts > 1 {
+            let what = format!("`{attempts}` attempts are not served yet in a cluster, only in a local run");
+            self.fault(origin.place("max-attempts"), what, "leave it out, or let the job be started anew from outside");
         }
     }
 

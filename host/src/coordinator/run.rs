@@ -7,6 +7,7 @@
 //! Everything but guests runs on the *control* runtime; guests run on one of their own. What can be refused is refused
 //! before a port is bound.
 
+mod attempts;
 mod guest;
 mod standing;
 mod stop;
@@ -18,6 +19,7 @@ use super::member::{MemberHandle, SoloJob, refusal_exit_code};
 use super::outcome::{self, Outcome};
 use super::placement::{PlacedVariables, PlacementOptions};
 use super::resolve::Resolved;
+use super::resolve::values::digest_text;
 use super::summary::SummaryFile;
 use crate::attend::Registered;
 use crate::client::channel::{Peers, PeersOptions};
@@ -124,17 +126,15 @@ impl Process {
             let exit = if matches!(error, LoadError::Bug { .. }) { Exit::Bug } else { Exit::Refused };
             Outcome::failed(exit, format!("{:#}", anyhow::Error::from(error)))
         })?;
+        let line =
+            format!("component `{}`, {} bytes, {}", module.name(), module.size_bytes(), digest_text(&module.digest()));
+        if self.resolved.launched {
+            tracing::debug!("{line}");
+        } else {
+            tracing::info!("{line}");
+        }
         module.check_limits(&self.resolved.limits).map_err(|error| refuse(error.into()))?;
         Ok(module)
-    }
-
-    /// Runs without a cluster: the variables live in this process, and nobody else has them.
-    async fn run_local(&self, module: &Module, context: Arc<WorkerContext>, stop: &Stop) -> Outcome {
-        let local = self.local_variables(&self.store(), None);
-        let reach = Reach { member: None, peers: None, local };
-        match self.run_guest(module, context, reach, stop).await {
-            Ended::Run(outcome) | Ended::Stopped(_, outcome) => outcome,
-        }
     }
 
     /// Serves until the job has ended.
@@ -194,7 +194,8 @@ impl Process {
             rejoin_timeout: self.resolved.rejoin_timeout,
         });
         let local = self.local_variables(&store, attempt);
-        let reach = Reach { member: standing.member.clone(), peers: Some(peers.clone()), local };
+        let number = attempt.map_or(0, |attempt| attempt.number);
+        let reach = Reach { member: standing.member.clone(), peers: Some(peers.clone()), local, attempt: number };
         let ended = self.run_guest(module, context, reach, stop).await;
         // What the run wrote is in place before anybody hears that it has ended.
         let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
@@ -242,7 +243,7 @@ impl Process {
         };
         let job: Arc<dyn Job> = match &reach.member {
             Some(member) => Arc::new(member.clone()),
-            None => Arc::new(SoloJob::new(context.clone())),
+            None => Arc::new(SoloJob::new(context.clone(), reach.attempt)),
         };
         let chief_ended = match &reach.member {
             Some(member) => member.chief_ended(),
@@ -310,6 +311,8 @@ struct Reach {
     member: Option<MemberHandle>,
     peers: Option<Peers>,
     local: Arc<dyn TaskVariables>,
+    /// Which attempt it is, from 0.
+    attempt: u32,
 }
 
 /// Gives barriers without a timeout of their own the one of `--barrier-timeout`.

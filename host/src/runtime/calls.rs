@@ -89,7 +89,8 @@ impl Calls {
         }
     }
 
-    /// Waits for `answer` until the run is interrupted; an interrupt wins over an answer.
+    /// Waits for `answer` until the run is interrupted. An answer that is there wins over an interrupt: what has happened is
+    /// told, as a barrier that was passed before a task failed, and the next call tells of the interrupt.
     ///
     /// `label` names the call for whoever drops the run meanwhile.
     pub(super) async fn wait<T>(
@@ -104,8 +105,8 @@ impl Calls {
         let guarded = catch_panics(answer);
         let answer = tokio::select! {
             biased;
-            error = interrupted(&mut interrupt) => Ok(Err(error)),
             answer = guarded => answer,
+            error = interrupted(&mut interrupt) => Ok(Err(error)),
         };
         self.watch.set_pending(None);
         match answer {
@@ -152,20 +153,47 @@ pub(super) async fn interrupted(interrupt: &mut watch::Receiver<Option<Error>>) 
 /// Whatever the future held is dropped with it, so nothing half done is seen afterwards.
 pub(super) async fn catch_panics<F: Future>(future: F) -> Result<F::Output, HostPanic> {
     let mut future = pin!(future);
-    poll_fn(|cx| match catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(cx))) {
+    poll_fn(|cx| match caught(|| future.as_mut().poll(cx)) {
         Ok(poll) => poll.map(Ok),
-        Err(payload) => std::task::Poll::Ready(Err(HostPanic(panic_text(&*payload)))),
+        Err(panic) => std::task::Poll::Ready(Err(panic)),
     })
     .await
 }
 
+/// Runs `work`, turning a panic in it into a value. What it leaves half done must not be looked at afterwards.
+pub(super) fn caught<T>(work: impl FnOnce() -> T) -> Result<T, HostPanic> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|payload| HostPanic(panic_text(&*payload)))
+}
+
 /// The text of a panic, where it has one.
-fn panic_text(payload: &(dyn Any + Send)) -> String {
+pub(super) fn panic_text(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {
         text.clone()
     } else {
         "a value that is no text".to_owned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn an_answer_that_is_there_wins_over_an_interrupt_and_the_next_call_tells_of_it() {
+        let (interrupt, interrupted) = watch::channel(None);
+        let calls = Calls::new(interrupted, RunWatch::new());
+        let (release, released) = tokio::sync::oneshot::channel();
+        let wait = calls.wait(CallKind::Barrier, "barrier".to_owned(), async { Ok(released.await.expect("released")) });
+        // Both are there when the waiting call is polled again.
+        let both = async {
+            release.send(7).expect("somebody waits");
+            interrupt.send_replace(Some(Error::new(ErrorCode::PeerFailed, "worker:1 failed")));
+        };
+        let (released, ()) = tokio::join!(biased; wait, both);
+        assert_eq!(released.expect("the answer"), 7);
+        let next = calls.wait(CallKind::Barrier, "barrier".to_owned(), std::future::ready(Ok(7))).await;
+        assert!(matches!(next, Err(HostError::Wit(error)) if error.code == ErrorCode::PeerFailed));
     }
 }

@@ -1,17 +1,18 @@
 //! The engine: wasmtime's configuration, and the linker.
 
 use super::bindings;
+use super::cache::Cache;
 use super::features::OFFERED;
+use super::precompiled::Maker;
 use super::state::State;
 use super::ticker;
 use bytes::Bytes;
 use std::num::NonZeroUsize;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use wasmtime::component::Linker;
-use wasmtime::{Cache, CacheConfig, Config, WasmBacktraceDetails, WasmFeatures};
+use wasmtime::{Config, WasmBacktraceDetails, WasmFeatures};
 
 /// Room for host functions on a guest's fiber, beside the guest's own stack, in bytes.
 const HOST_STACK_BYTES: usize = 1536 << 10;
@@ -29,6 +30,8 @@ pub struct EngineOptions {
     pub cache_dir: Option<PathBuf>,
     /// Largest component that is loaded, in bytes (`--max-module-size`).
     pub module_bytes_max: u64,
+    /// The sha256 that the component must have; none: any (`--digest`).
+    pub digest: Option<[u8; 32]>,
     /// How long compiling may take (`--compile-timeout`).
     pub compile_timeout: Duration,
     /// Whether guests count fuel; needed for [`Limits::fuel`](super::Limits::fuel).
@@ -40,6 +43,8 @@ pub struct EngineOptions {
     /// Whether an import that dchost doesn't offer traps when it is called, instead of being refused
     /// (`-W unknown-imports-trap`).
     pub unknown_imports_trap: bool,
+    /// Whether traps keep what a core dump needs; needed for [`GuestOptions::coredump_dir`](super::GuestOptions::coredump_dir).
+    pub coredump: bool,
 }
 
 impl Default for EngineOptions {
@@ -48,11 +53,13 @@ impl Default for EngineOptions {
         EngineOptions {
             cache_dir: None,
             module_bytes_max: 64 << 20,
+            digest: None,
             compile_timeout: Duration::from_secs(60),
             fuel: false,
             wasm_stack_bytes_max: 512 << 10,
             allow_precompiled: false,
             unknown_imports_trap: false,
+            coredump: false,
         }
     }
 }
@@ -95,6 +102,8 @@ pub(super) struct EngineInner {
     pub(super) wasmtime: wasmtime::Engine,
     pub(super) linker: Linker<State>,
     pub(super) options: EngineOptions,
+    pub(super) maker: Maker,
+    pub(super) cache: Option<Cache>,
 }
 
 impl Engine {
@@ -117,11 +126,12 @@ impl Engine {
     pub fn tuned(options: EngineOptions, tune: impl FnOnce(&mut Config)) -> Result<Engine, EngineError> {
         let mut config = configure(&options)?;
         tune(&mut config);
-        config.cache(options.cache_dir.as_deref().and_then(open_cache));
         let wasmtime = wasmtime::Engine::new(&config).map_err(|error| EngineError::Wasmtime(error.into()))?;
         let linker = bindings::linker(&wasmtime).map_err(|error| EngineError::Wasmtime(error.into()))?;
         ticker::tick(wasmtime.weak()).map_err(EngineError::Ticker)?;
-        Ok(Engine { inner: Arc::new(EngineInner { wasmtime, linker, options }) })
+        let maker = Maker::new(&wasmtime, &options);
+        let cache = options.cache_dir.as_deref().and_then(Cache::open);
+        Ok(Engine { inner: Arc::new(EngineInner { wasmtime, linker, options, maker, cache }) })
     }
 
     /// wasmtime's own engine: for benches that measure a call without anything of dchost around it.
@@ -139,6 +149,18 @@ impl Engine {
     /// Nothing is kept of a dropped load; a compilation that has begun runs to its end on its own thread.
     pub async fn load(&self, path: &Path) -> Result<super::Module, super::LoadError> {
         super::load::load(self, path).await
+    }
+
+    /// Compiles the component at `path` to the bytes of a file that [`Engine::load`] loads where
+    /// [`EngineOptions::allow_precompiled`] is set.
+    ///
+    /// # Errors
+    /// As [`Engine::load`].
+    ///
+    /// # Cancel safety
+    /// As [`Engine::load`].
+    pub async fn precompile(&self, path: &Path) -> Result<Vec<u8>, super::LoadError> {
+        super::load::precompile(self, path).await
     }
 
     /// Loads a component from memory; `name` stands for its path in messages and for argv\[0\].
@@ -162,6 +184,7 @@ fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
     config
         .epoch_interruption(true)
         .consume_fuel(options.fuel)
+        .coredump_on_trap(options.coredump)
         // Halves the cost of an import; the worlds have no async functions.
         .concurrency_support(false)
         .wasm_backtrace_max_frames(NonZeroUsize::new(super::trap::FRAMES_MAX))
@@ -173,46 +196,4 @@ fn configure(options: &EngineOptions) -> Result<Config, EngineError> {
     // By name, so that what an update of wasmtime adds or turns on stays off until somebody has looked at it.
     config.wasm_features(WasmFeatures::all() & !OFFERED, false).wasm_features(OFFERED, true);
     Ok(config)
-}
-
-/// Opens the compile cache; a warning and none where it can't be written.
-fn open_cache(dir: &Path) -> Option<Cache> {
-    let open = || -> Result<Cache, Box<dyn std::error::Error>> {
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        let dir = dir.canonicalize()?;
-        // What is found there is run as machine code.
-        let metadata = std::fs::metadata(&dir)?;
-        if metadata.mode() & 0o022 != 0 || metadata.uid() != rustix::process::geteuid().as_raw() {
-            return Err("it belongs to another user, or others may write to it (give it mode 0700)".into());
-        }
-        // wasmtime would find out at the first write, on a thread of its own; ask now, so that it is told once.
-        let probe = dir.join(format!(".dchost-{}", std::process::id()));
-        std::fs::write(&probe, b"")?;
-        std::fs::remove_file(&probe)?;
-        let mut config = CacheConfig::new();
-        config.with_directory(dir);
-        Ok(Cache::new(config)?)
-    };
-    match open() {
-        Ok(cache) => Some(cache),
-        Err(error) => {
-            tracing::warn!("compile cache `{}` can't be used, compiling without it: {error}", dir.display());
-            None
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cache_that_others_may_write_to_is_not_used() {
-        let dir = tempfile::tempdir().unwrap();
-        let shared = dir.path().join("shared");
-        std::fs::DirBuilder::new().create(&shared).unwrap();
-        std::fs::set_permissions(&shared, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
-        assert!(open_cache(&shared).is_none());
-        assert!(open_cache(&dir.path().join("own")).is_some());
-    }
 }

@@ -78,10 +78,12 @@ pub enum Limit {
     Tensor,
     /// `-W max-handles`.
     Handles,
+    /// Random bytes of one call, which no flag sets.
+    Random,
 }
 
 impl Limit {
-    /// The flag that sets the limit.
+    /// The flag that sets the limit, or that none does.
     pub const fn flag(self) -> &'static str {
         match self {
             Limit::Memory => "--max-memory",
@@ -89,6 +91,7 @@ impl Limit {
             Limit::Fuel => "-W fuel",
             Limit::Tensor => "--max-tensor",
             Limit::Handles => "-W max-handles",
+            Limit::Random => "no flag raises it",
         }
     }
 }

@@ -1,10 +1,11 @@
 //! From a path or bytes to a [`Module`], or to a refusal that says what to do.
 
 use super::cost::{self, COMPILE_BYTES_MAX, Excess, resident_bytes};
-use super::engine::{Engine, EngineInner};
+use super::engine::{Engine, EngineInner, EngineOptions};
 use super::features;
 use super::fit::{self, Misfit};
 use super::limits::{Limits, mib};
+use super::precompiled::{Flaw, distrust, hex, is_sealed};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
 use crate::text::{did_you_mean, nearest};
@@ -12,6 +13,7 @@ use crate::text::{escaped, truncated};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::fmt;
+use std::fs::Metadata;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -156,9 +158,57 @@ pub enum LoadError {
         /// The file.
         path: String,
     },
+    /// It is not the component that was asked for.
+    #[error(
+        "`{path}` has the digest sha256:{}, not sha256:{} (--digest): get the right file, or give its digest",
+        hex(found),
+        hex(wanted)
+    )]
+    Digest {
+        /// The file.
+        path: String,
+        /// The sha256 that it must have.
+        wanted: [u8; 32],
+        /// The sha256 that it has; of precompiled code, that of its source.
+        found: [u8; 32],
+    },
+    /// A file of `dchost compile`, where those are not allowed.
+    #[error(
+        "`{path}` is precompiled code, which no sandbox holds: give the component (.wasm) that it was made from, \
+         or `--allow-precompiled` if you trust it as dchost itself"
+    )]
+    PrecompiledNotAllowed {
+        /// The file.
+        path: String,
+    },
+    /// Precompiled code that somebody else may have written.
+    #[error("`{path}` is precompiled code that may be forged: {why}")]
+    PrecompiledDistrusted {
+        /// The file.
+        path: String,
+        /// Why, and how to mend it.
+        why: &'static str,
+    },
+    /// Precompiled code of another version, machine or setting.
+    #[error("`{path}` was compiled by {theirs}; this is {ours}: compile it again with `dchost compile`")]
+    PrecompiledByOther {
+        /// The file.
+        path: String,
+        /// Who made it.
+        theirs: String,
+        /// Who was to run it.
+        ours: String,
+    },
+    /// Precompiled code that is not as it was written.
+    #[error("`{path}` is precompiled code and damaged (its checksum differs): copy it again, or use `dchost compile`")]
+    PrecompiledDamaged {
+        /// The file.
+        path: String,
+    },
     /// Compiled code instead of wasm.
     #[error(
-        "`{path}` is precompiled code, which dchost doesn't load: give the component (.wasm) that it was made from"
+        "`{path}` is precompiled code of wasmtime, which dchost doesn't load: give the component (.wasm) that it was \
+         made from, or compile that with `dchost compile`"
     )]
     Precompiled {
         /// The file.
@@ -238,19 +288,30 @@ pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadErr
     let limit_bytes = engine.inner.options.module_bytes_max;
     let shown = path.display().to_string();
     let file = path.to_owned();
-    let bytes = on_thread("dchost-read", &shown, move || read(&file, limit_bytes)).await??;
+    let (bytes, metadata) = on_thread("dchost-read", &shown, move || read(&file, limit_bytes)).await??;
     let name = path.file_name().map_or_else(|| shown.clone(), |name| name.to_string_lossy().into_owned());
-    compile(engine, shown, name, bytes).await
+    compile(engine, shown, name, bytes, Some(metadata)).await
 }
 
 /// Loads bytes that came from elsewhere.
 pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Result<Module, LoadError> {
     let base = name.rsplit('/').next().unwrap_or(name).to_owned();
-    compile(engine, name.to_owned(), base, bytes).await
+    compile(engine, name.to_owned(), base, bytes, None).await
+}
+
+/// Compiles a file to the bytes of another.
+pub(super) async fn precompile(engine: &Engine, path: &Path) -> Result<Vec<u8>, LoadError> {
+    let inner = load(engine, path).await?.inner;
+    let component = inner.pre.instance_pre().component();
+    engine.inner.maker.seal(component, &inner.digest, inner.size_bytes).map_err(|error| LoadError::Invalid {
+        path: inner.path.clone(),
+        size_bytes: inner.size_bytes,
+        reason: one_line(&error),
+    })
 }
 
 /// Reads a regular file of at most `limit_bytes`; asks what it is before opening it, since opening a pipe blocks.
-fn read(path: &Path, limit_bytes: u64) -> Result<Bytes, LoadError> {
+pub(super) fn read(path: &Path, limit_bytes: u64) -> Result<(Bytes, Metadata), LoadError> {
     let shown = path.display().to_string();
     let unreadable = |source| LoadError::Unreadable { path: shown.clone(), source };
     let metadata = match std::fs::metadata(path) {
@@ -269,13 +330,18 @@ fn read(path: &Path, limit_bytes: u64) -> Result<Bytes, LoadError> {
     }
     let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
     // One byte more than allowed, to see a file that grew meanwhile.
-    std::fs::File::open(path)
-        .and_then(|file| file.take(limit_bytes.saturating_add(1)).read_to_end(&mut bytes))
-        .map_err(unreadable)?;
+    let read = |bytes: &mut Vec<u8>| {
+        let file = std::fs::File::open(path)?;
+        // Of what is read, which another file may have replaced since.
+        let metadata = file.metadata()?;
+        file.take(limit_bytes.saturating_add(1)).read_to_end(bytes)?;
+        Ok(metadata)
+    };
+    let metadata = read(&mut bytes).map_err(unreadable)?;
     if bytes.len() as u64 > limit_bytes {
         return Err(too_large(bytes.len() as u64));
     }
-    Ok(bytes.into())
+    Ok((bytes.into(), metadata))
 }
 
 fn file_kind(kind: std::fs::FileType) -> &'static str {
@@ -304,11 +370,20 @@ fn suggest(path: &Path) -> Option<String> {
 
 /// Checks, compiles and links on a thread of its own: a hostile component must not hold an executor, and its thread must
 /// not hold up the end of the process.
-async fn compile(engine: &Engine, path: String, name: String, bytes: Bytes) -> Result<Module, LoadError> {
+async fn compile(
+    engine: &Engine,
+    path: String,
+    name: String,
+    bytes: Bytes,
+    metadata: Option<Metadata>,
+) -> Result<Module, LoadError> {
     let limit_bytes = engine.inner.options.module_bytes_max;
     let size_bytes = bytes.len() as u64;
     if size_bytes > limit_bytes {
         return Err(LoadError::TooLarge { path, size_bytes, limit_bytes });
+    }
+    if is_sealed(&bytes) {
+        return open_sealed(engine, path, name, bytes, metadata).await;
     }
     match sniff(&bytes) {
         Sniffed::Component => {}
@@ -328,8 +403,10 @@ async fn compile(engine: &Engine, path: String, name: String, bytes: Bytes) -> R
     let inner = Arc::clone(&engine.inner);
     let shown = path.clone();
     let compiled = on_thread("dchost-compile", &path, move || {
+        let digest = Sha256::digest(&bytes).into();
+        check_digest(&inner.options, &shown, digest)?;
         cost::check(&bytes).map_err(|excess| LoadError::Costly { path: shown.clone(), excess })?;
-        let component = Component::from_binary(&inner.wasmtime, &bytes).map_err(|error| {
+        let component = compile_cached(&inner, &bytes, &digest).map_err(|error| {
             let (path, reason) = (shown.clone(), one_line(&error));
             match features::missing(&reason) {
                 Some(feature) => LoadError::Feature { path, feature, reason },
@@ -337,7 +414,6 @@ async fn compile(engine: &Engine, path: String, name: String, bytes: Bytes) -> R
             }
         })?;
         let pre = fit::link(&inner, &component).map_err(|misfit| LoadError::Misfit { path: shown.clone(), misfit })?;
-        let digest = Sha256::digest(&bytes).into();
         Ok(Module { inner: Arc::new(ModuleInner { engine: inner, pre, path: shown, name, digest, size_bytes }) })
     });
     // A thread can't be ended from outside. It is left behind, and ends with the process that this refusal ends.
@@ -352,6 +428,69 @@ async fn compile(engine: &Engine, path: String, name: String, bytes: Bytes) -> R
         Ok(None) => Err(LoadError::CompileMemory { path }),
         Err(_) => Err(LoadError::CompileTimeout { path, timeout }),
     }
+}
+
+/// Refuses a component that isn't the one asked for.
+fn check_digest(options: &EngineOptions, path: &str, found: [u8; 32]) -> Result<(), LoadError> {
+    match options.digest {
+        Some(wanted) if wanted != found => Err(LoadError::Digest { path: path.to_owned(), wanted, found }),
+        _ => Ok(()),
+    }
+}
+
+/// Takes the code from the cache, or compiles and keeps it. An entry that is damaged, or of something else, is replaced.
+fn compile_cached(inner: &EngineInner, bytes: &[u8], digest: &[u8; 32]) -> Result<Component, wasmtime::Error> {
+    let Some(cache) = &inner.cache else { return Component::from_binary(&inner.wasmtime, bytes) };
+    let key = inner.maker.key(digest);
+    if let Some(kept) = cache.get(&key)
+        && let Ok(sealed) = inner.maker.open(&kept)
+        && sealed.source == *digest
+        && let Ok(component) = sealed.component(&inner.wasmtime)
+    {
+        return Ok(component);
+    }
+    let component = Component::from_binary(&inner.wasmtime, bytes)?;
+    match inner.maker.seal(&component, digest, bytes.len() as u64) {
+        Ok(sealed) => cache.put(&key, &sealed),
+        Err(error) => tracing::warn!("compiled code can't be kept: {}", one_line(&error)),
+    }
+    Ok(component)
+}
+
+/// Loads a file of `dchost compile`.
+async fn open_sealed(
+    engine: &Engine,
+    path: String,
+    name: String,
+    bytes: Bytes,
+    metadata: Option<Metadata>,
+) -> Result<Module, LoadError> {
+    if !engine.inner.options.allow_precompiled {
+        return Err(LoadError::PrecompiledNotAllowed { path });
+    }
+    let why = metadata.as_ref().map_or(Some("it comes from memory, not from a file"), distrust);
+    if let Some(why) = why {
+        return Err(LoadError::PrecompiledDistrusted { path, why });
+    }
+    let (inner, shown) = (Arc::clone(&engine.inner), path.clone());
+    on_thread("dchost-compile", &path, move || {
+        let sealed = inner.maker.open(&bytes).map_err(|flaw| match flaw {
+            Flaw::Damaged => LoadError::PrecompiledDamaged { path: shown.clone() },
+            Flaw::Maker(theirs) => {
+                LoadError::PrecompiledByOther { path: shown.clone(), theirs, ours: inner.maker.words().to_owned() }
+            }
+        })?;
+        let (digest, size_bytes) = (sealed.source, sealed.source_bytes);
+        check_digest(&inner.options, &shown, digest)?;
+        let component = sealed.component(&inner.wasmtime).map_err(|error| LoadError::Invalid {
+            path: shown.clone(),
+            size_bytes: bytes.len() as u64,
+            reason: one_line(&error),
+        })?;
+        let pre = fit::link(&inner, &component).map_err(|misfit| LoadError::Misfit { path: shown.clone(), misfit })?;
+        Ok(Module { inner: Arc::new(ModuleInner { engine: inner, pre, path: shown, name, digest, size_bytes }) })
+    })
+    .await?
 }
 
 /// Waits until this process has so many bytes more than now.
@@ -370,7 +509,7 @@ async fn grown(bytes: u64) {
 }
 
 /// Runs blocking work on a thread of its own.
-async fn on_thread<T: Send + 'static>(
+pub(super) async fn on_thread<T: Send + 'static>(
     thread: &str,
     path: &str,
     work: impl FnOnce() -> T + Send + 'static,

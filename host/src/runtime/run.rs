@@ -1,6 +1,7 @@
 //! One call of `worker_fn`: one store, from its grants to how it ended.
 
-use super::calls::{Calls, HostPanic, catch_panics};
+use super::calls::{Calls, HostPanic, catch_panics, caught};
+use super::coredump;
 use super::engine::EngineInner;
 use super::grants::{DirGrant, NetGrant};
 use super::limits::{INSTANCES_MAX, Limit, Limiter, Limits, MEMORIES_MAX, TABLES_MAX, TensorExceeded, mib};
@@ -39,7 +40,8 @@ pub struct GuestOptions {
     pub dirs: Vec<DirGrant>,
     /// Where it may connect to.
     pub net: Vec<NetGrant>,
-    /// Where a trap leaves the guest's memory, one file each; none: nowhere (`-D coredump`).
+    /// Where a trap or a limit leaves the guest's memory, one file each; none: nowhere (`-D coredump`). Needs
+    /// [`EngineOptions::coredump`](super::EngineOptions::coredump).
     pub coredump_dir: Option<PathBuf>,
     /// What it may use.
     pub limits: Limits,
@@ -119,16 +121,28 @@ impl Module {
         // Also where the future is dropped: last words are what explains a hang.
         let _finish = Finish(output.clone());
         let meter = Arc::new(Meter::default());
+        let coredump_dir = options.coredump_dir.clone();
         let (end, memory_bytes_peak) = match self.store(options, handles, &watch, &output, &meter) {
             Ok(mut store) => {
                 let outcome = metered(&meter, catch_panics(call(&self.inner.pre, &mut store))).await;
-                let state = store.data();
-                output.finish();
-                let end = match outcome {
-                    Ok(outcome) => end(outcome, state, &watch, &output),
-                    Err(panic) => RunEnd::HostBug { message: bug(&panic) },
+                let finished = caught(|| output.finish());
+                let end = match &outcome {
+                    Ok(outcome) => end(outcome, store.data(), &watch, &output),
+                    Err(panic) => RunEnd::HostBug { message: bug(panic) },
                 };
-                (end, state.limiter.used_bytes())
+                if let (Some(dir), RunEnd::Trap { .. } | RunEnd::Limit { .. }, Ok(Err(error))) =
+                    (coredump_dir, &end, &outcome)
+                {
+                    coredump::leave(&dir, &mut store, error, self.name());
+                }
+                let memory_bytes_peak = store.data().limiter.used_bytes();
+                // What the store holds may panic too when it goes: handles, and what the guest left undropped.
+                let dropped = caught(|| drop(store));
+                let end = match (end, finished.and(dropped)) {
+                    (end @ RunEnd::HostBug { .. }, _) | (end, Ok(())) => end,
+                    (_, Err(panic)) => RunEnd::HostBug { message: bug(&panic) },
+                };
+                (end, memory_bytes_peak)
             }
             Err(message) => (RunEnd::Refused { message }, 0),
         };
@@ -194,7 +208,8 @@ struct Finish(Output);
 
 impl Drop for Finish {
     fn drop(&mut self) {
-        self.0.finish();
+        // A console that panics here, perhaps while another panic is under way, would end the process.
+        let _ = caught(|| self.0.finish());
     }
 }
 
@@ -209,11 +224,11 @@ async fn call(
 }
 
 /// Tells what came out of a call; an error's first match counts, the most specific first.
-fn end(outcome: wasmtime::Result<Result<(), String>>, state: &State, watch: &RunWatch, output: &Output) -> RunEnd {
+fn end(outcome: &wasmtime::Result<Result<(), String>>, state: &State, watch: &RunWatch, output: &Output) -> RunEnd {
     let error = match outcome {
         Ok(Ok(())) => return RunEnd::Done,
         Ok(Err(message)) => {
-            return RunEnd::WorkerError { message: escape_block(truncated(&message, MESSAGE_BYTES_MAX)) };
+            return RunEnd::WorkerError { message: escape_block(truncated(message, MESSAGE_BYTES_MAX)) };
         }
         Err(error) => error,
     };
@@ -222,14 +237,14 @@ fn end(outcome: wasmtime::Result<Result<(), String>>, state: &State, watch: &Run
         let code = u8::try_from(code).ok().filter(|&code| code != 1);
         return RunEnd::GuestExit { ok: code == Some(0), code };
     }
-    let report = || trap::report(&error, &output.tail());
+    let report = || trap::report(error, &output.tail());
     if let Some(message) = watch.host_bug() {
         return RunEnd::HostBug { message: format!("{message}; a bug in dchost, please report it\n{}", report()) };
     }
-    match reached(&error, state) {
+    match reached(error, state) {
         Some(Reached::Declared(message)) => RunEnd::Refused { message },
         Some(Reached::Limit(limit, message)) => RunEnd::Limit { limit, message: format!("{message}\n{}", report()) },
-        None => RunEnd::Trap { kind: trap::kind_of(&error), report: report() },
+        None => RunEnd::Trap { kind: trap::kind_of(error), report: report() },
     }
 }
 
@@ -255,7 +270,8 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
         let (bytes, most) = (mib(*bytes), mib(limits.tensor_bytes_max));
         return flag(Limit::Tensor, format!("one host call passed tensors of {bytes}, above {most}"));
     }
-    let text = format!("{error:#}");
+    // Without the frames: a function could be named as one of these texts.
+    let text = trap::cause(error);
     // Fixed by the component, so it is refused rather than ended; wasmtime has no type for these either.
     for (what, most) in [("instance", INSTANCES_MAX), ("memory", MEMORIES_MAX), ("table", TABLES_MAX)] {
         if text.contains(&format!("resource limit exceeded: {what} count too high")) {
@@ -281,6 +297,14 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
     if text.contains("fuel allocated for hostcalls has been exhausted") {
         let asked = mib(limits.tensor_bytes_max);
         return flag(Limit::Tensor, format!("one host call passed more than {asked} and what goes with it"));
+    }
+    // As wasmtime-wasi words it, which has no type for it.
+    if text.contains("requested len ") && text.contains(" exceeds limit ") {
+        let most = mib(wasi::RANDOM_BYTES_MAX);
+        return flag(
+            Limit::Random,
+            format!("one call asked for more than {most} of random bytes, ask for fewer at once"),
+        );
     }
     let refusal = state.limiter.refused()?;
     // A start function may grow a memory from nothing as well; what it then does is a trap, and declared sizes aren't.

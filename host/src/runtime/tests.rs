@@ -1,10 +1,12 @@
 //! Components of few lines, run against fakes: what they may do, what ends them, and how it is told.
 
+mod coredump;
 mod ending;
 mod grants;
 mod hosting;
 mod limits;
 mod loading;
+mod panics;
 mod variables;
 
 use super::test_support::{Fakes, Recorder};

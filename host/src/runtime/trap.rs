@@ -1,7 +1,7 @@
 //! How a trap is told: the guest's last words, the kind of trap in words, and frames that a person can read.
 
 use crate::text::{escape_block, escaped, truncated};
-use std::fmt::Write as _;
+use std::fmt::{self, Display, Write as _};
 use wasmtime::{FrameInfo, Trap, WasmBacktrace};
 
 /// Frames that are looked at; wasmtime counts from the innermost.
@@ -16,8 +16,14 @@ const CYCLE_FRAMES_MAX: usize = 4;
 /// What Rust's panics end with; a sandboxed guest has no backtrace of its own, and the frames follow anyway.
 const BACKTRACE_NOTE: &str = "note: run with `RUST_BACKTRACE";
 
-/// Bytes of a function's name that are shown.
+/// Bytes of a function's name, or of a file's, that are shown.
 const NAME_BYTES_MAX: usize = 200;
+
+/// Functions that are looked at, inlined ones included: debug information may claim any number for one frame.
+const FUNCTIONS_MAX: usize = 4 * FRAMES_MAX;
+
+/// Bytes of what an error says that are kept.
+const CAUSE_BYTES_MAX: usize = 4 << 10;
 
 /// One line of a backtrace.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,14 +81,37 @@ fn kind(error: &wasmtime::Error, frames: &[Frame]) -> String {
     }
 }
 
-/// The innermost cause, without wasmtime's own context of frames.
-fn cause(error: &wasmtime::Error) -> String {
-    error
-        .chain()
-        .map(ToString::to_string)
-        .filter(|text| !text.starts_with("error while executing at wasm backtrace"))
-        .collect::<Vec<_>>()
-        .join(": ")
+/// What an error says, without what wasmtime adds to it: frames and core dump, which are full of the guest's own names.
+pub(super) fn cause(error: &wasmtime::Error) -> String {
+    error.chain().filter_map(|error| text_of(error)).collect::<Vec<_>>().join(": ")
+}
+
+/// The text of one link of an error's chain; none where wasmtime added it.
+fn text_of(error: &dyn Display) -> Option<String> {
+    let mut text = CauseText::default();
+    // It fails where enough is known.
+    let _ = write!(text, "{error}");
+    (!text.is_context()).then_some(text.0)
+}
+
+/// Takes text until it is known to be wasmtime's context, or long enough: wasmtime demangles names of C++, of which 230
+/// bytes can become 136 MiB in each frame, so that its context must not even be made.
+#[derive(Default)]
+struct CauseText(String);
+
+impl CauseText {
+    fn is_context(&self) -> bool {
+        const CONTEXTS: [&str; 2] =
+            ["error while executing at wasm backtrace", "wasm coredump generated while executing"];
+        CONTEXTS.iter().any(|context| self.0.starts_with(context))
+    }
+}
+
+impl fmt::Write for CauseText {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.push_str(crate::text::truncated(text, CAUSE_BYTES_MAX.saturating_sub(self.0.len())));
+        if self.is_context() || self.0.len() + 3 >= CAUSE_BYTES_MAX { Err(fmt::Error) } else { Ok(()) }
+    }
 }
 
 fn is_recursive(frames: &[Frame]) -> bool {
@@ -95,26 +124,25 @@ fn is_recursive(frames: &[Frame]) -> bool {
 fn frames(error: &wasmtime::Error) -> Vec<Frame> {
     error
         .downcast_ref::<WasmBacktrace>()
-        .map_or_else(Vec::new, |backtrace| backtrace.frames().iter().flat_map(symbols).collect())
+        .map_or_else(Vec::new, |backtrace| backtrace.frames().iter().flat_map(symbols).take(FUNCTIONS_MAX).collect())
 }
 
 /// The functions of one frame, inlined ones included, innermost first.
 fn symbols(frame: &FrameInfo) -> Vec<Frame> {
-    let name = |name: &str| {
-        let name = format!("{:#}", rustc_demangle::demangle(name));
-        escaped(truncated(&name, NAME_BYTES_MAX)).into_owned()
-    };
+    let shown = |text: &str| escaped(truncated(text, NAME_BYTES_MAX)).into_owned();
+    let name = |name: &str| shown(&format!("{:#}", rustc_demangle::demangle(name)));
     if frame.symbols().is_empty() {
         return vec![Frame { name: frame.func_name().map(name), place: None }];
     }
     frame
         .symbols()
         .iter()
+        .take(FUNCTIONS_MAX)
         .map(|symbol| Frame {
             name: symbol.name().or(frame.func_name()).map(name),
             place: symbol.file().map(|file| match symbol.line() {
-                Some(line) => format!("{}:{line}", escaped(file)),
-                None => escaped(file).into_owned(),
+                Some(line) => format!("{}:{line}", shown(file)),
+                None => shown(file),
             }),
         })
         .collect()
@@ -257,6 +285,22 @@ mod tests {
             place: Some("/rustc/5980/library/core/src/panicking.rs:80".to_owned()),
         };
         assert_eq!(fold(&[of_rust]), ["... 1 of the runtime"]);
+    }
+
+    /// A demangled name may be huge, so that the rest of wasmtime's context must not be asked for.
+    #[test]
+    fn frames_are_no_cause_and_are_not_even_printed() {
+        struct Context(std::cell::Cell<u32>);
+        impl Display for Context {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "error while executing at wasm backtrace:")?;
+                self.0.set(self.0.get() + 1);
+                write!(f, "handle limit exceeded")
+            }
+        }
+        let context = Context(std::cell::Cell::new(0));
+        assert_eq!((text_of(&context), context.0.get()), (None, 0));
+        assert_eq!(text_of(&"x".repeat(1 << 20)).map(|text| text.len()), Some(CAUSE_BYTES_MAX));
     }
 
     #[test]

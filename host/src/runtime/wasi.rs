@@ -26,7 +26,7 @@ use wasmtime_wasi::sockets::{WasiSockets, WasiSocketsView as _};
 use wasmtime_wasi::{FsPerms, WasiCtx, WasiView as _};
 
 /// Random bytes of one call, at most: nobody needs more at once, and the host makes them.
-const RANDOM_BYTES_MAX: u64 = 1 << 20;
+pub(super) const RANDOM_BYTES_MAX: u64 = 1 << 20;
 
 /// Deny by default: what isn't given here isn't there.
 ///

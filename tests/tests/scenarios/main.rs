@@ -3,11 +3,14 @@
 //! They need the dchost binary and the guests: `cargo build -p dchost` and `cargo xtask guests`.
 
 mod cases;
+mod compile;
 mod components;
 mod damaged;
+mod ending;
 mod failures;
 mod grants;
 mod hostile;
+mod inspect;
 mod jobs;
 mod launch;
 mod limits;
@@ -16,6 +19,7 @@ mod refused;
 mod responsive;
 mod simd;
 mod texts;
+mod traps;
 
 /// Aim: a component that nobody runs rots. Method: each file of the test components is named in a scenario.
 #[test]

@@ -6,16 +6,17 @@ use crate::handles::{BoxFuture, Job};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The job of a run that has no leader: no barrier, one attempt, training that ends with the run.
+/// The job of a run that has no leader: no barrier, attempts that its own process counts, training that ends with the run.
 #[derive(Clone, Debug)]
 pub struct SoloJob {
     context: Arc<WorkerContext>,
+    attempt: u32,
 }
 
 impl SoloJob {
-    /// Makes the job of a run.
-    pub fn new(context: Arc<WorkerContext>) -> Self {
-        SoloJob { context }
+    /// Makes the job of a run; `attempt` counts from 0.
+    pub fn new(context: Arc<WorkerContext>, attempt: u32) -> Self {
+        SoloJob { context, attempt }
     }
 }
 
@@ -29,7 +30,7 @@ impl Job for SoloJob {
     }
 
     fn attempt(&self) -> u32 {
-        0
+        self.attempt
     }
 }
 

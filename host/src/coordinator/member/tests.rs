@@ -666,7 +666,7 @@ async fn context_without_barrier_says_so_with_cluster_type_and_id() {
         "no barrier in this context (cluster {ps: [p:1], worker: [w0:1]}, task type evaluator, task id 0): ask \
          has-barrier before waiting"
     );
-    let solo = SoloJob::new(cluster.context(worker(0)).expect("a run"));
+    let solo = SoloJob::new(cluster.context(worker(0)).expect("a run"), 0);
     assert_eq!(solo.barrier("x", None).await.expect_err("no leader").code, ErrorCode::FailedPrecondition);
     assert!(!Job::training_ended(&solo) && solo.attempt() == 0);
 }

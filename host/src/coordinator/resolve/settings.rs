@@ -211,11 +211,13 @@ impl Settings {
                 Cache::Dir(dir) => Some(dir.clone()),
             },
             module_bytes_max: self.limits.max_module_size.value,
+            digest: self.digest.as_ref().map(|digest| digest.value),
             compile_timeout: self.limits.compile_timeout.value,
             fuel: self.limits.fuel.value.is_some(),
             wasm_stack_bytes_max: usize::try_from(self.limits.max_wasm_stack.value).unwrap_or(usize::MAX),
             allow_precompiled: self.allow_precompiled.value,
             unknown_imports_trap: self.unknown_imports_trap.value,
+            coredump: self.coredump.is_some(),
         }
     }
 }

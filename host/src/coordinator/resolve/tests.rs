@@ -477,14 +477,23 @@ fn a_socket_that_was_handed_over_is_where_the_server_listens() {
 }
 
 #[test]
+fn only_a_local_run_is_tried_more_than_once() {
+    assert_eq!(good(&[MODULE, "--max-attempts=3"], "{}").attempts_max, 3);
+    assert_eq!(good(&[MODULE], "{}").attempts_max, 1);
+    assert_eq!(good(&[MODULE, CLUSTER_W2, "--task=worker:0", "--max-attempts=1"], "{}").attempts_max, 1);
+    let what: &[&str] = &["`--max-attempts`", "not served yet in a cluster"];
+    refused(&[MODULE, CLUSTER_W2, "--task=worker:0", "--max-attempts=2"], None, &[what]);
+}
+
+#[test]
 fn faults_of_different_kinds_come_in_one_report() {
     let tf_config = r#"{"cluster":{"worker":["a","a@b:1"]},"task":{"type":"gpu"}}"#;
     refused(
         &[MODULE, "--max-attempts=3", "--container=a b"],
         Some(tf_config),
         &[
-            &["`--max-attempts`", "not served yet"],
             &["`--container`", "`a b`"],
+            &["`--max-attempts`", "not served yet"],
             &["task of `TF_CONFIG`", "`gpu`"],
             &["`worker:0`", "no port"],
             &["`worker:1`", "`@`"],

@@ -170,6 +170,114 @@ async fn an_import_of_another_signature_is_told() {
 }
 
 #[tokio::test]
+async fn every_wrong_function_of_an_interface_is_listed() {
+    let imports = r#"
+      (import "dchost:worker/worker-context@0.1.0" (instance
+        (export "is-chief" (func (result string)))
+        (export "num-workers" (func (param "of" string) (result u64)))
+        (export "this-rank" (func (result u32)))
+        (export "attempt" (func (result u32)))))
+      (import "wasi:random/random@0.2.0" (instance
+        (export "get-random-u64" (func (result u32)))
+        (export "get-random-float" (func (result f32)))))"#;
+    check(&with_run(imports), expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          wrong import    `is-chief` of `dchost:worker/worker-context@0.1.0` is imported as `func() -> string`: expected `bool` found `string`; rebuild with dchost-guest 0.1
+          wrong import    `num-workers` of `dchost:worker/worker-context@0.1.0` is imported as `func(of: string) -> u64`: expected 0-tuple, found 1-tuple; rebuild with dchost-guest 0.1
+          unknown import  `this-rank` of `dchost:worker/worker-context@0.1.0`: this dchost's interface has no such function; rebuild with dchost-guest 0.1, or take a newer dchost
+          wrong import    `get-random-u64` of `wasi:random/random@0.2.0` is imported as `func() -> u32`: expected `u64` found `u32`; rebuild with a toolchain for WASI 0.2
+          unknown import  `get-random-float` of `wasi:random/random@0.2.0`: this dchost's interface has no such function; rebuild with a toolchain for WASI 0.2, or take a newer dchost"#]]).await;
+}
+
+/// A newer patch of 0.1 with the same functions is the same interface, and a function that it added is told.
+#[tokio::test]
+async fn a_newer_patch_of_the_world_works_as_far_as_it_is_the_same() {
+    let newer = |function: &str| {
+        with_run(&format!(
+            r#"(import "dchost:worker/worker-context@0.1.7" (instance (export "{function}" (func (result bool)))))"#
+        ))
+        .replace("entry@0.1.0", "entry@0.1.7")
+    };
+    let bytes = wat::parse_str(newer("is-chief")).unwrap();
+    let module = ENGINE.load_bytes("train.wasm", bytes.into()).await.unwrap();
+    assert_eq!(module.surface().world, Some(crate::runtime::World::Worker));
+    check(&newer("is-leader"), expect![[r#"
+        `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
+          unknown import  `is-leader` of `dchost:worker/worker-context@0.1.7`: this dchost's interface has no such function; rebuild with dchost-guest 0.1, or take a newer dchost"#]]).await;
+}
+
+/// Names are as long as a component likes, and as many.
+#[tokio::test]
+async fn a_report_is_bounded_whatever_the_names_are() {
+    let long = "a".repeat(50_000);
+    let many: String = (0..900)
+        .map(|index| format!(r#"(import "acme:gpu/ops{index}@1.0.0" (instance (export "f" (func))))"#))
+        .collect();
+    let functions: String =
+        (0..2000).map(|index| format!(r#"(export "f{index}-{}" (func))"#, "b".repeat(100))).collect();
+    let one = format!(r#"(import "dchost:worker/log@0.1.0" (instance {functions}))"#);
+    let named = format!(r#"(import "acme:{long}/ops@1.0.0" (instance (export "{long}" (func))))"#);
+    for imports in [many, one, named] {
+        let error = refusal(wat::parse_str(with_run(&imports)).unwrap()).await;
+        assert!(matches!(error, LoadError::Misfit { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.len() < 64 << 10 && text.lines().count() <= 66, "{} bytes: {text}", text.len());
+        assert!(text.lines().all(|line| line.len() < 1000), "{text}");
+    }
+}
+
+/// A type of a few lines may be long to write out: each of these has the one before twice.
+#[tokio::test]
+async fn a_signature_is_bounded() {
+    let mut types = "(type $t0 (tuple u8 u8))".to_owned();
+    for index in 1..16 {
+        types += &format!("(type $t{index} (tuple $t{} $t{}))", index - 1, index - 1);
+    }
+    let imports = format!(
+        r#"(import "dchost:worker/log@0.1.0" (instance {} (export "write" (func (param "level" $t15) (param "message" string)))))"#,
+        types
+    );
+    let text = refusal(wat::parse_str(with_run(&imports)).unwrap()).await.to_string();
+    assert!(text.contains("`write` of `dchost:worker/log@0.1.0` is imported as `func(level: tuple<tuple<"), "{text}");
+    assert!(text.len() < 1000, "{} bytes", text.len());
+}
+
+/// An interface with nothing to call needs nothing of the host, whoever's it is.
+#[tokio::test]
+async fn types_alone_are_no_fault_whatever_their_version() {
+    let imports = r#"(import "dchost:worker/types@0.3.0" (instance (type $t u32) (export "millis" (type (eq $t)))))"#;
+    let module = ENGINE.load_bytes("train.wasm", wat::parse_str(with_run(imports)).unwrap().into()).await.unwrap();
+    let surface = module.surface();
+    let [import] = surface.imports.as_slice() else { panic!("{surface:?}") };
+    assert_eq!(import.verdict, crate::runtime::Verdict::WrongVersion);
+    assert_eq!(import.note.as_deref(), Some("types only, which need nothing of the host"));
+}
+
+#[tokio::test]
+async fn unknown_imports_may_trap_instead_of_being_refused_and_wrong_ones_may_not() {
+    let engine = Engine::new(EngineOptions { unknown_imports_trap: true, ..EngineOptions::default() }).unwrap();
+    let unknown = r#"
+      (import "acme:gpu/ops@1.0.0" (instance (export "buffer" (type (sub resource))) (export "launch" (func))))
+      (import "dchost:worker/summary@0.1.4" (instance (export "histogram" (func))))
+      (import "wasi:http/types@0.3.0" (instance (export "f" (func))))
+      (import "wasi:cli/exit@0.2.3" (instance (export "exit-gently" (func))))
+      (import "root" (func))"#;
+    let module = engine.load_bytes("train.wasm", wat::parse_str(with_run(unknown)).unwrap().into()).await.unwrap();
+    let imports = module.surface().imports;
+    assert_eq!(imports.len(), 5);
+    for import in imports {
+        assert!(import.note.as_deref().unwrap_or_default().ends_with("traps when it is called"), "{import:?}");
+    }
+    let wrong = format!(
+        r#"{unknown} (import "dchost:worker/worker-context@0.1.0" (instance (export "is-chief" (func (result string)))))"#
+    );
+    let error = engine.load_bytes("train.wasm", wat::parse_str(with_run(&wrong)).unwrap().into()).await.unwrap_err();
+    let LoadError::Misfit { misfit, .. } = error else { panic!("{error}") };
+    let [problem] = misfit.problems.as_slice() else { panic!("{misfit}") };
+    assert!(problem.starts_with("wrong import    `is-chief`"), "{problem}");
+}
+
+#[tokio::test]
 async fn a_component_without_exports_is_told_what_to_export() {
     check("(component)", expect![[r#"
         `train.wasm` does not fit world `worker` of dchost:worker@0.1.0
@@ -238,4 +346,98 @@ async fn compiled_code_is_kept_in_the_cache() {
         Engine::new(options.clone()).unwrap().load_bytes("train.wasm", bytes.clone().into()).await.unwrap();
     }
     assert!(fs::read_dir(dir.path().join("new")).unwrap().next().is_some());
+}
+
+/// The one entry of a cache.
+fn entry(dir: &std::path::Path) -> std::path::PathBuf {
+    let mut entries = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let entry = entries.next().unwrap();
+    assert!(entries.next().is_none(), "one entry");
+    entry
+}
+
+#[tokio::test]
+async fn damaged_entries_of_the_cache_are_replaced_unexecuted() {
+    let dir = tempfile::tempdir().unwrap();
+    let options = EngineOptions { cache_dir: Some(dir.path().to_owned()), ..EngineOptions::default() };
+    let bytes = guest(&[BARRIER], &waits_at("free"));
+    let load = async || {
+        Engine::new(options.clone()).unwrap().load_bytes("train.wasm", bytes.clone().into()).await.unwrap();
+    };
+    load().await;
+    let path = entry(dir.path());
+    let whole = fs::read(&path).unwrap();
+    let inode = || std::os::unix::fs::MetadataExt::ino(&fs::metadata(&path).unwrap());
+    let first = inode();
+    load().await;
+    assert_eq!(inode(), first, "a hit writes nothing");
+    let mut flipped = whole.clone();
+    *flipped.last_mut().unwrap() ^= 1;
+    for damaged in [&whole[..0], &whole[..whole.len() / 2], &flipped] {
+        fs::write(&path, damaged).unwrap();
+        load().await;
+        // What is compiled anew may differ in its order, but is whole.
+        let replaced = fs::read(&path).unwrap();
+        assert!(replaced != damaged, "it is replaced");
+        assert!(Engine::new(options.clone()).unwrap().inner.maker.open(&replaced).is_ok());
+    }
+}
+
+#[tokio::test]
+async fn other_settings_have_another_entry() {
+    let dir = tempfile::tempdir().unwrap();
+    let bytes = guest(&[BARRIER], &waits_at("free"));
+    for fuel in [false, true, false] {
+        let options = EngineOptions { cache_dir: Some(dir.path().to_owned()), fuel, ..EngineOptions::default() };
+        Engine::new(options).unwrap().load_bytes("train.wasm", bytes.clone().into()).await.unwrap();
+    }
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 2);
+}
+
+#[tokio::test]
+async fn another_digest_is_refused_with_both() {
+    let bytes = guest(&[BARRIER], &waits_at("free"));
+    let found = ENGINE.load_bytes("train.wasm", bytes.clone().into()).await.unwrap().digest();
+    let with = |digest| Engine::new(EngineOptions { digest: Some(digest), ..EngineOptions::default() }).unwrap();
+    with(found).load_bytes("train.wasm", bytes.clone().into()).await.unwrap();
+    let error = with([0xab; 32]).load_bytes("train.wasm", bytes.into()).await.unwrap_err().to_string();
+    let hex = |digest: [u8; 32]| format!("sha256:{}", super::super::precompiled::hex(&digest));
+    assert!(error.contains(&hex(found)) && error.contains(&hex([0xab; 32])), "{error}");
+}
+
+#[tokio::test]
+async fn precompiled_files_are_loaded_where_all_is_right() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let (source, path) = (dir.path().join("train.wasm"), dir.path().join("train.dchost"));
+    fs::write(&source, guest(&[BARRIER], &waits_at("free"))).unwrap();
+    let options = EngineOptions { allow_precompiled: true, ..EngineOptions::default() };
+    let engine = Engine::new(options.clone()).unwrap();
+    let bytes = engine.precompile(&source).await.unwrap();
+    let digest = engine.load(&source).await.unwrap().digest();
+    let mode = |mode| fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+    fs::write(&path, &bytes).unwrap();
+    mode(0o644);
+    assert_eq!(engine.load(&path).await.unwrap().digest(), digest, "the digest is the source's");
+
+    let error = ENGINE.load(&path).await.unwrap_err();
+    assert!(matches!(error, LoadError::PrecompiledNotAllowed { .. }), "{error}");
+    assert!(error.to_string().contains("--allow-precompiled"), "{error}");
+    let other = Engine::new(EngineOptions { digest: Some([1; 32]), ..options.clone() }).unwrap();
+    assert!(matches!(other.load(&path).await.unwrap_err(), LoadError::Digest { .. }));
+    let fuel = Engine::new(EngineOptions { fuel: true, ..options }).unwrap();
+    let error = fuel.load(&path).await.unwrap_err().to_string();
+    assert!(error.contains("fuel not counted") && error.contains("fuel counted (-W fuel)"), "{error}");
+    for bits in [0o664, 0o646] {
+        mode(bits);
+        let error = engine.load(&path).await.unwrap_err().to_string();
+        assert!(error.contains("chmod go-w"), "{error}");
+    }
+    mode(0o600);
+    for damaged in [&bytes[..bytes.len() - 1], &bytes[..40], &bytes[..8]] {
+        fs::write(&path, damaged).unwrap();
+        assert!(matches!(engine.load(&path).await.unwrap_err(), LoadError::PrecompiledDamaged { .. }));
+    }
+    let error = engine.load_bytes("train.dchost", bytes.into()).await.unwrap_err();
+    assert!(matches!(error, LoadError::PrecompiledDistrusted { .. }), "{error}");
 }

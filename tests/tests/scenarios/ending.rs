@@ -1,0 +1,110 @@
+//! How one process ends, with each of its codes, and how a local run is tried again.
+
+use anyhow::{Context, Result};
+use dchost_tests::{Outcome, PATIENCE, Run, Signal};
+
+/// Checks the code, that standard error (or, for 0, nothing) says each text, and that nothing looks like a crash of dchost; a
+/// guest's own panic is on `thread '<unnamed>'`.
+#[track_caller]
+fn check(outcome: &Outcome, code: i32, texts: &[&str]) {
+    assert_eq!(outcome.code, code, "{}", outcome.output);
+    for text in texts {
+        assert!(outcome.stderr.contains(text), "no `{text}` in:\n{}", outcome.output);
+    }
+    for sign in ["stack backtrace", "host/src/", "thread 'main'", "thread 'guest'", "thread 'control'"] {
+        assert!(!outcome.stderr.contains(sign), "a crash:\n{}", outcome.output);
+    }
+}
+
+/// Aim: whoever starts a process knows from its code and last words what to do. Method: one way to each code.
+#[test]
+fn each_code_of_a_single_process_says_what_to_do() -> Result<()> {
+    let dir = tempfile::tempdir().context("make a directory")?;
+    let file = dir.path().join("no-directory");
+    std::fs::write(&file, "").context("write a file")?;
+    let below_file = file.join("runs").display().to_string();
+    let full = dir.path().join("full");
+    std::fs::create_dir(&full).context("make a directory")?;
+    std::os::unix::fs::symlink("/dev/full", full.join("local.jsonl")).context("link to the full device")?;
+    let full = full.display().to_string();
+    let cases: &[(&str, &[&str], &[&str], i32, &[&str])] = &[
+        ("hello", &[], &[], 0, &[]),
+        ("worker_error", &[], &[], 1, &["worker_fn failed: bad shard 7"]),
+        ("exits", &[], &["3"], 1, &["the guest exited"]),
+        ("hello", &["--max-memory", "64KiB"], &[], 2, &["--max-memory"]),
+        ("panics", &[], &[], 3, &["the guest trapped", "loss is NaN"]),
+        ("spins", &["-W", "cpu-timeout=1s"], &[], 4, &["cpu limit", "-W cpu-timeout"]),
+        ("tries_again", &["--summary-dir", &below_file], &["0"], 74, &["--summary-dir", &below_file]),
+        ("tries_again", &["--summary-dir", &full], &["0"], 74, &["--summary-dir", "No space left"]),
+        ("sleeps", &["--timeout", "1s"], &[], 124, &["--timeout"]),
+    ];
+    for (guest, flags, args, code, texts) in cases {
+        let outcome = Run::guest(guest)?.args(*flags).guest_args(*args).output()?;
+        check(&outcome, *code, texts);
+    }
+    for (signal, code, text) in [(Signal::INT, 130, "ended by SIGINT"), (Signal::TERM, 143, "ended by SIGTERM")] {
+        let run = Run::guest("sleeps")?.start()?;
+        run.wait_for_line("sleeping", PATIENCE)?;
+        run.signal(signal);
+        check(&run.wait(PATIENCE)?, code, &[text]);
+    }
+    Ok(())
+}
+
+#[test]
+fn a_local_run_is_tried_again_from_nothing() -> Result<()> {
+    let dir = tempfile::tempdir().context("make a directory")?;
+    for ending in ["error", "panic", "exit"] {
+        let summaries = dir.path().join(ending);
+        let run =
+            Run::guest("tries_again")?.args(["--max-attempts", "3", "--summary-dir"]).args([summaries.as_os_str()]);
+        let outcome = run.guest_args(["2", ending]).output()?;
+        check(&outcome, 0, &["attempt 1 of 3 failed: ", "attempt 2 of 3 failed: ", "the next one begins"]);
+        let stdout = "attempt 0 found nothing\nattempt 1 found nothing\nattempt 2 found nothing\n";
+        assert_eq!(outcome.stdout, stdout, "{ending}: {}", outcome.output);
+        let text = std::fs::read_to_string(summaries.join("local.jsonl")).context("read the summaries")?;
+        assert_eq!(text.lines().count(), 3, "summaries are appended: {text}");
+    }
+    Ok(())
+}
+
+#[test]
+fn the_last_attempts_failure_is_the_processs() -> Result<()> {
+    for (ending, code, words) in
+        [("error", 1, "lost at attempt 2 (after 3 attempts)"), ("panic", 3, "(after 3 attempts)")]
+    {
+        let run = Run::guest("tries_again")?.args(["--max-attempts", "3"]).guest_args(["9", ending]);
+        let outcome = run.output()?;
+        check(&outcome, code, &[words]);
+        assert!(outcome.stderr.contains("attempt 2 of 3 failed"), "{}", outcome.output);
+        assert_eq!(outcome.stdout.lines().count(), 3, "{}", outcome.output);
+    }
+    Ok(())
+}
+
+#[test]
+fn what_another_attempt_would_meet_again_is_not_tried_again() -> Result<()> {
+    let outcome = Run::guest("hello")?.args(["--max-attempts", "3", "--max-memory", "64KiB"]).output()?;
+    check(&outcome, 2, &["--max-memory"]);
+    assert!(!outcome.stderr.contains("of 3 failed"), "{}", outcome.output);
+    Ok(())
+}
+
+#[test]
+fn the_wall_clock_spans_all_attempts() -> Result<()> {
+    let run = Run::guest("tries_again")?.args(["--max-attempts", "100000", "--timeout", "3s"]);
+    let outcome = run.guest_args(["100000", "slow"]).output()?;
+    check(&outcome, 124, &["--timeout", "attempt 1 of 100000 failed"]);
+    Ok(())
+}
+
+#[test]
+fn a_cluster_is_not_tried_again_yet() -> Result<()> {
+    let cluster = r#"{"worker":["127.0.0.1:1"]}"#;
+    let run = Run::guest("hello")?.args(["--cluster", cluster, "--task", "worker:0", "--max-attempts", "2"]);
+    check(&run.output()?, 2, &["--max-attempts", "in a cluster"]);
+    let module = dchost_tests::guest("hello")?;
+    let run = Run::new("launch").args(["launch", "--workers", "2", "--max-attempts", "2", "--module"]);
+    check(&run.args([module.as_os_str()]).output()?, 2, &["--max-attempts", "in a cluster"]);
+    Ok(())
+}
