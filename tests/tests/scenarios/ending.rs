@@ -28,7 +28,9 @@ fn each_code_of_a_single_process_says_what_to_do() -> Result<()> {
     std::fs::create_dir(&full).context("make a directory")?;
     std::os::unix::fs::symlink("/dev/full", full.join("local.jsonl")).context("link to the full device")?;
     let full = full.display().to_string();
-    let cases: &[(&str, &[&str], &[&str], i32, &[&str])] = &[
+    /// Guest, flags, arguments, code, texts of stderr.
+    type Case<'a> = (&'a str, &'a [&'a str], &'a [&'a str], i32, &'a [&'a str]);
+    let cases: &[Case<'_>] = &[
         ("hello", &[], &[], 0, &[]),
         ("worker_error", &[], &[], 1, &["worker_fn failed: bad shard 7"]),
         ("exits", &[], &["3"], 1, &["the guest exited"]),
@@ -107,5 +109,27 @@ fn a_cluster_is_not_tried_again_yet() -> Result<()> {
     let module = dchost_tests::guest("hello")?;
     let run = Run::new("launch").args(["launch", "--workers", "2", "--max-attempts", "2", "--module"]);
     check(&run.args([module.as_os_str()]).output()?, 2, &["--max-attempts", "in a cluster"]);
+    Ok(())
+}
+
+/// Aim: what is written beyond a limit on the size of files fails, and does not end the process by SIGXFSZ. Method: a cold
+/// compile cache and a core dump, both larger than the limit.
+#[test]
+fn a_limit_on_the_size_of_files_ends_no_process() -> Result<()> {
+    let dir = tempfile::tempdir().context("make a directory")?;
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 64; exec \"$@\"", "sh"])
+        .arg(dchost_tests::dchost()?)
+        .args(["--max-memory", "64MiB", "--cache-dir"])
+        .arg(dir.path().join("cache"))
+        .arg("-D")
+        .arg(format!("coredump={}", dir.path().display()))
+        .arg("--module")
+        .arg(dchost_tests::guest("panics")?)
+        .output()
+        .context("run sh")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(3), "{stderr}");
+    assert!(stderr.contains("loss is NaN") && stderr.contains("coredump"), "{stderr}");
     Ok(())
 }
