@@ -260,7 +260,7 @@ fn scalars_that_json_cannot_say_leave_a_file_that_can_be_read() -> Result<()> {
 #[test]
 fn random_bytes_of_one_call_are_bounded() {
     for length in ["-1", "0x100000000", "0x10000000"] {
-        check(length, &components::randomizes().with("LENGTH", length), &["--timeout", "60s"], 3, &["random"]);
+        check(length, &components::randomizes().with("LENGTH", length), &["--timeout", "60s"], 4, &["random"]);
     }
 }
 
