@@ -202,7 +202,7 @@ impl Summary for Checked {
 }
 
 /// Bytes of a tag: 256, each shown as an escape at most.
-const TAG_BYTES_MAX: usize = 10 * 256;
+const TAG_BYTES_MAX: usize = 256;
 
 /// Bytes of a line that is shown: the limit's 64 KiB, each byte escaped as `\u{7f}` at most, and a mark.
 const LINE_BYTES_MAX: usize = 6 * (64 << 10) + 1024;
