@@ -16,17 +16,10 @@ pub fn run(args: &cli::Compile) -> anyhow::Result<Exit> {
     let options = EngineOptions { fuel: args.fuel, ..EngineOptions::default() };
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().context("can't start a runtime")?;
-    let compiled = runtime.block_on(async {
+    let code = runtime.block_on(async {
         let engine = Engine::new(options)?;
         Ok::<_, anyhow::Error>(engine.precompile(&args.file).await?)
-    });
-    let code = match compiled {
-        Ok(code) => code,
-        Err(error) => {
-            tracing::error!("{error:#}");
-            return Ok(Exit::Refused);
-        }
-    };
+    })?;
     write(&args.output, &code).with_context(|| format!("can't write `{}`", args.output.display()))?;
     Ok(Exit::Done)
 }

@@ -5,6 +5,7 @@ use crate::config::{self, Environment};
 use crate::coordinator::resolve::values::digest_text;
 use crate::exit::Exit;
 use crate::runtime::{Engine, FileKind, Inspection, Item, LoadError};
+use crate::text::shown;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -126,7 +127,7 @@ fn text(file: &Path, inspection: &Inspection) -> String {
         FileKind::Damaged { reason } => format!("damaged wasm: {reason}"),
         FileKind::Other { what } => format!("no wasm but {what}"),
     };
-    let mut text = format!("{} is {kind}\n", file.display());
+    let mut text = format!("{} is {kind}\n", shown(&file.display().to_string()));
     let mut row = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<10}{value}");
     };

@@ -101,11 +101,12 @@ impl Engine {
     /// # Cancel safety
     /// As [`Engine::load`].
     pub async fn inspect(&self, path: &Path, limits: &Limits) -> Result<Inspection, LoadError> {
-        let (limit_bytes, file) = (self.inner.options.module_bytes_max, path.to_owned());
+        let (limit_bytes, file) = (load::file_bytes_max(self), path.to_owned());
         let shown = path.display().to_string();
-        let read = move || load::read(&file, limit_bytes).map(|(bytes, _)| parts(&bytes));
-        let mut inspection = load::on_thread("dchost-inspect", &shown, read).await??;
-        let loaded = self.load(path).await;
+        let read = move || load::read(&file, limit_bytes).map(|(bytes, metadata)| (parts(&bytes), bytes, metadata));
+        let (mut inspection, bytes, metadata) = load::on_thread("dchost-inspect", &shown, read).await??;
+        // The very bytes that were told: the file may be another one by now.
+        let loaded = load::load_read(self, path, bytes, metadata).await;
         inspection.surface = match &loaded {
             Ok(module) => Some(module.surface()),
             Err(LoadError::Misfit { misfit, .. }) => Some(misfit.surface.clone()),

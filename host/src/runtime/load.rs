@@ -21,6 +21,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use wasmtime::component::Component;
 
+/// How much larger than its component a file of compiled code may be: 3 to 6 times is usual.
+const CODE_GROWTH_MAX: u64 = 16;
+
 /// Bytes of a page of wasm memory.
 const WASM_PAGE_BYTES: u64 = 64 << 10;
 
@@ -285,10 +288,29 @@ fn damage_hint(reason: &str) -> &'static str {
 
 /// Loads a file.
 pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadError> {
-    let limit_bytes = engine.inner.options.module_bytes_max;
+    let limit_bytes = file_bytes_max(engine);
     let shown = path.display().to_string();
     let file = path.to_owned();
     let (bytes, metadata) = on_thread("dchost-read", &shown, move || read(&file, limit_bytes)).await??;
+    load_read(engine, path, bytes, metadata).await
+}
+
+/// The largest file that is read, in bytes: before it is read nobody knows whether it is code, which is larger than the
+/// component it was made from.
+pub(super) fn file_bytes_max(engine: &Engine) -> u64 {
+    let options = &engine.inner.options;
+    let growth = if options.allow_precompiled { CODE_GROWTH_MAX } else { 1 };
+    options.module_bytes_max.saturating_mul(growth)
+}
+
+/// Loads what was read of a file.
+pub(super) async fn load_read(
+    engine: &Engine,
+    path: &Path,
+    bytes: Bytes,
+    metadata: Metadata,
+) -> Result<Module, LoadError> {
+    let shown = path.display().to_string();
     let name = path.file_name().map_or_else(|| shown.clone(), |name| name.to_string_lossy().into_owned());
     compile(engine, shown, name, bytes, Some(metadata)).await
 }
@@ -377,13 +399,13 @@ async fn compile(
     bytes: Bytes,
     metadata: Option<Metadata>,
 ) -> Result<Module, LoadError> {
+    if is_sealed(&bytes) {
+        return open_sealed(engine, path, name, bytes, metadata).await;
+    }
     let limit_bytes = engine.inner.options.module_bytes_max;
     let size_bytes = bytes.len() as u64;
     if size_bytes > limit_bytes {
         return Err(LoadError::TooLarge { path, size_bytes, limit_bytes });
-    }
-    if is_sealed(&bytes) {
-        return open_sealed(engine, path, name, bytes, metadata).await;
     }
     match sniff(&bytes) {
         Sniffed::Component => {}

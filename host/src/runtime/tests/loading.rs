@@ -420,6 +420,13 @@ async fn precompiled_files_are_loaded_where_all_is_right() {
     mode(0o644);
     assert_eq!(engine.load(&path).await.unwrap().digest(), digest, "the digest is the source's");
 
+    // The cap is the component's: its code is larger.
+    let cap = bytes.len() as u64 / 2;
+    let capped = Engine::new(EngineOptions { module_bytes_max: cap, ..options.clone() }).unwrap();
+    assert_eq!(capped.load(&path).await.unwrap().digest(), digest);
+    let error = Engine::new(EngineOptions { module_bytes_max: cap, ..EngineOptions::default() }).unwrap();
+    assert!(matches!(error.load(&path).await.unwrap_err(), LoadError::TooLarge { .. }));
+
     let error = ENGINE.load(&path).await.unwrap_err();
     assert!(matches!(error, LoadError::PrecompiledNotAllowed { .. }), "{error}");
     assert!(error.to_string().contains("--allow-precompiled"), "{error}");
