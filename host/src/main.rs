@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         report(&error, log);
         match (error.downcast_ref::<LaunchError>(), error.downcast_ref::<LoadError>()) {
             (Some(error), _) => error.exit(),
-            (None, Some(error)) => commands::inspect::exit(error),
+            (None, Some(error)) => error.exit(),
             _ if error.is::<Faults>() || error.is::<NotServed>() || error.is::<EngineError>() => Exit::Refused,
             // Standard output that can't be written, for instance.
             _ if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,

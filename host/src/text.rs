@@ -10,6 +10,7 @@
 //! | [`escaped_json`] | a line of JSON |
 //! | [`shown`], [`shown_within`] | a value quoted in a message: also cut |
 //! | [`truncated`] | what is kept of a text of any length |
+//! | [`hex`] | a digest |
 //! | [`nearest`], [`did_you_mean`] | what was meant by an unknown name |
 
 use std::borrow::Cow;
@@ -101,6 +102,15 @@ pub fn shown_within(text: &str, bytes_max: usize) -> String {
     let kept = truncated(text, bytes_max);
     let shown = escaped(kept).replace('\t', "\\t");
     if kept.len() == text.len() { shown } else { format!("{shown}... ({} bytes)", text.len()) }
+}
+
+/// Hexadecimal digits, two for each byte, as sha256sum prints them.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut text, byte| {
+        // Writing to a string can't fail.
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
 }
 
 /// Finds the known name that is most like `name`, whatever their case, if one is at least `likeness_min` (from 0 to 1)

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// Compiles the component and writes the code, whole or not at all.
 ///
 /// # Errors
-/// The output can't be written. A component that is refused is told, and is [`Exit::Refused`].
+/// The component is refused ([`LoadError`](crate::runtime::LoadError), which knows its exit code), or the output can't be written.
 pub fn run(args: &cli::Compile) -> anyhow::Result<Exit> {
     let options = EngineOptions { fuel: args.fuel, ..EngineOptions::default() };
     let runtime =

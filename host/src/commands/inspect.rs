@@ -4,7 +4,7 @@ use crate::cli::{self, InspectFormat};
 use crate::config::{self, Environment};
 use crate::coordinator::resolve::values::digest_text;
 use crate::exit::Exit;
-use crate::runtime::{Engine, FileKind, Inspection, Item, LoadError};
+use crate::runtime::{Engine, FileKind, Inspection, Item};
 use crate::text::shown;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
@@ -16,7 +16,7 @@ use std::path::Path;
 /// Exits with 0 if the file can be read and told.
 ///
 /// # Errors
-/// The settings are refused; [`LoadError`]: the file can't be read, or with `--check`, a run with the same settings would refuse
+/// The settings are refused; [`LoadError`](crate::runtime::LoadError): the file can't be read, or with `--check`, a run with the same settings would refuse
 /// it; stdout can't be written.
 pub fn run(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Exit> {
     let inspection = match inspect(args, environment) {
@@ -47,11 +47,6 @@ fn inspect(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Ins
     let engine = Engine::new(settings.engine())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     Ok(runtime.block_on(engine.inspect(&args.file, &settings.limits.of_guest()))?)
-}
-
-/// The exit code of a run that meets this error.
-pub fn exit(error: &LoadError) -> Exit {
-    if matches!(error, LoadError::Bug { .. }) { Exit::Bug } else { Exit::Refused }
 }
 
 fn print(text: &str) -> io::Result<()> {

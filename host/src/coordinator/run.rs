@@ -29,7 +29,7 @@ use crate::context::WorkerContext;
 use crate::exit::Exit;
 use crate::handles::{Handles, Job, TaskVariables};
 use crate::ids::Caller;
-use crate::runtime::{Engine, GuestOptions, LoadError, Module};
+use crate::runtime::{Engine, GuestOptions, Module};
 use crate::variables::{Spare, Store, StoreOptions};
 use guest::{Ended, Guests};
 use standing::Standing;
@@ -122,10 +122,10 @@ impl Process {
     async fn load(&self, path: &Path) -> Result<Module, Outcome> {
         let refuse = |error: anyhow::Error| Outcome::failed(Exit::Refused, format!("{error:#}"));
         let engine = Engine::new(self.resolved.engine.clone()).map_err(|error| refuse(error.into()))?;
-        let module = engine.load(path).await.map_err(|error| {
-            let exit = if matches!(error, LoadError::Bug { .. }) { Exit::Bug } else { Exit::Refused };
-            Outcome::failed(exit, format!("{:#}", anyhow::Error::from(error)))
-        })?;
+        let module = engine
+            .load(path)
+            .await
+            .map_err(|error| Outcome::failed(error.exit(), format!("{:#}", anyhow::Error::from(error))))?;
         let line =
             format!("component `{}`, {} bytes, {}", module.name(), module.size_bytes(), digest_text(&module.digest()));
         if self.resolved.launched {

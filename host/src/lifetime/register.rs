@@ -6,7 +6,7 @@ use crate::attend::{AttendError, Cause, LeaderEvent, Mode, Registered, Registrat
 use crate::cluster::{Task, TaskType};
 use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
-use crate::text::shown;
+use crate::text::{self, shown};
 use std::time::Instant;
 
 impl Lifetime {
@@ -269,8 +269,8 @@ impl Lifetime {
         {
             return refuse(format!(
                 "{task} runs the module sha256:{}, but its leader {leader} sha256:{}: give all tasks the same file",
-                hex(&theirs),
-                hex(&ours)
+                digest_start(&theirs),
+                digest_start(&ours)
             ));
         }
         Ok(())
@@ -282,6 +282,6 @@ fn lacks_module_message(task: Task) -> String {
 }
 
 /// The first half of a digest: enough to tell two files apart, short enough to read.
-fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+fn digest_start(digest: &[u8; 32]) -> String {
+    text::hex(&digest[..16])
 }

@@ -1,15 +1,18 @@
 //! From a path or bytes to a [`Module`], or to a refusal that says what to do.
 
-use super::cost::{self, COMPILE_BYTES_MAX, Excess, resident_bytes};
+mod refusal;
+
+pub use refusal::LoadError;
+
+use super::cost::{self, COMPILE_BYTES_MAX, resident_bytes};
 use super::engine::{Engine, EngineInner, EngineOptions};
 use super::features;
-use super::fit::{self, Misfit};
-use super::limits::{Limits, mib};
-use super::precompiled::{Flaw, distrust, hex, is_sealed};
+use super::fit;
+use super::limits::Limits;
+use super::precompiled::{Flaw, distrust, is_sealed};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
-use crate::text::{did_you_mean, nearest};
-use crate::text::{escaped, truncated};
+use crate::text::{escaped, nearest, truncated};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -91,198 +94,6 @@ impl fmt::Debug for Module {
             .field("name", &self.inner.name)
             .field("size_bytes", &self.inner.size_bytes)
             .finish_non_exhaustive()
-    }
-}
-
-/// Why a file was refused. `path` is as the user typed it.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// There is no such file.
-    #[error("no file `{path}`{}", did_you_mean(.suggestion.as_deref()))]
-    Missing {
-        /// The file.
-        path: String,
-        /// A file with a similar name in the same directory.
-        suggestion: Option<String>,
-    },
-    /// It is there, but can't be read.
-    #[error("can't read `{path}`")]
-    Unreadable {
-        /// The file.
-        path: String,
-        /// Why not.
-        #[source]
-        source: std::io::Error,
-    },
-    /// A directory, pipe, socket or device.
-    #[error("`{path}` is {kind}, not a file: give the path of a component")]
-    NotAFile {
-        /// The file.
-        path: String,
-        /// What it is.
-        kind: &'static str,
-    },
-    /// Larger than the cap.
-    #[error("`{path}` has {}, above {} (--max-module-size)", mib(*.size_bytes), mib(*.limit_bytes))]
-    TooLarge {
-        /// The file.
-        path: String,
-        /// Its size.
-        size_bytes: u64,
-        /// The cap.
-        limit_bytes: u64,
-    },
-    /// It declares more memory than a run may use.
-    #[error(
-        "`{path}` declares a memory of {}, above {} (--max-memory)", mib(*.declared_bytes), mib(*.limit_bytes)
-    )]
-    DeclaredMemory {
-        /// The file.
-        path: String,
-        /// The largest memory's initial size.
-        declared_bytes: u64,
-        /// The limit.
-        limit_bytes: u64,
-    },
-    /// Something other than wasm.
-    #[error("`{path}` is not a WebAssembly component but {what}")]
-    NotWasm {
-        /// The file.
-        path: String,
-        /// What it looks like.
-        what: &'static str,
-    },
-    /// A core module.
-    #[error(
-        "`{path}` is a core module, a component is needed: build with `--target wasm32-wasip2` \
-         (rustup target add wasm32-wasip2), or wrap it with `wasm-tools component new`"
-    )]
-    CoreModule {
-        /// The file.
-        path: String,
-    },
-    /// It is not the component that was asked for.
-    #[error(
-        "`{path}` has the digest sha256:{}, not sha256:{} (--digest): get the right file, or give its digest",
-        hex(found),
-        hex(wanted)
-    )]
-    Digest {
-        /// The file.
-        path: String,
-        /// The sha256 that it must have.
-        wanted: [u8; 32],
-        /// The sha256 that it has; of precompiled code, that of its source.
-        found: [u8; 32],
-    },
-    /// A file of `dchost compile`, where those are not allowed.
-    #[error(
-        "`{path}` is precompiled code, which no sandbox holds: give the component (.wasm) that it was made from, \
-         or `--allow-precompiled` if you trust it as dchost itself"
-    )]
-    PrecompiledNotAllowed {
-        /// The file.
-        path: String,
-    },
-    /// Precompiled code that somebody else may have written.
-    #[error("`{path}` is precompiled code that may be forged: {why}")]
-    PrecompiledDistrusted {
-        /// The file.
-        path: String,
-        /// Why, and how to mend it.
-        why: &'static str,
-    },
-    /// Precompiled code of another version, machine or setting.
-    #[error("`{path}` was compiled by {theirs}; this is {ours}: compile it again with `dchost compile`")]
-    PrecompiledByOther {
-        /// The file.
-        path: String,
-        /// Who made it.
-        theirs: String,
-        /// Who was to run it.
-        ours: String,
-    },
-    /// Precompiled code that is not as it was written.
-    #[error("`{path}` is precompiled code and damaged (its checksum differs): copy it again, or use `dchost compile`")]
-    PrecompiledDamaged {
-        /// The file.
-        path: String,
-    },
-    /// Compiled code instead of wasm.
-    #[error(
-        "`{path}` is precompiled code of wasmtime, which dchost doesn't load: give the component (.wasm) that it was \
-         made from, or compile that with `dchost compile`"
-    )]
-    Precompiled {
-        /// The file.
-        path: String,
-    },
-    /// It uses a WebAssembly feature that dchost doesn't offer.
-    #[error("`{path}` uses {feature}, which dchost doesn't offer: build it without ({reason})")]
-    Feature {
-        /// The file.
-        path: String,
-        /// The feature, in words.
-        feature: &'static str,
-        /// What the validator found, and where.
-        reason: String,
-    },
-    /// Compiling it would take more of the host than any component needs.
-    #[error("`{path}` {excess}")]
-    Costly {
-        /// The file.
-        path: String,
-        /// What there is too much of.
-        excess: Excess,
-    },
-    /// Cut short or damaged.
-    #[error("`{path}` ({size_bytes} bytes) is no valid component: {reason}{}", damage_hint(.reason))]
-    Invalid {
-        /// The file.
-        path: String,
-        /// Its size.
-        size_bytes: u64,
-        /// What the parser found, and where.
-        reason: String,
-    },
-    /// Compiling took too long.
-    #[error("`{path}` did not compile within {timeout:?} (--compile-timeout)")]
-    CompileTimeout {
-        /// The file.
-        path: String,
-        /// The time that it had.
-        timeout: Duration,
-    },
-    /// Compiling took too much memory, as far as the whole process grew meanwhile.
-    #[error(
-        "`{path}` takes more than {} of memory to compile: split its largest functions, or build with less inlining",
-        mib(COMPILE_BYTES_MAX)
-    )]
-    CompileMemory {
-        /// The file.
-        path: String,
-    },
-    /// It asks for what dchost doesn't offer, or lacks what dchost calls.
-    #[error("`{path}` does not fit world `worker` of dchost:worker@0.1.0\n{misfit}")]
-    Misfit {
-        /// The file.
-        path: String,
-        /// Every problem.
-        misfit: Misfit,
-    },
-    /// A bug in dchost: the loader's thread panicked.
-    #[error("loading `{path}` failed by a bug in dchost, please report it")]
-    Bug {
-        /// The file.
-        path: String,
-    },
-}
-
-fn damage_hint(reason: &str) -> &'static str {
-    if reason.contains("unexpected end") || reason.contains("out of bounds") || reason.contains("extends past") {
-        "; it seems truncated, copy or build it again"
-    } else {
-        "; it may be damaged, copy or build it again"
     }
 }
 
@@ -427,16 +238,20 @@ async fn compile(
     let compiled = on_thread("dchost-compile", &path, move || {
         let digest = Sha256::digest(&bytes).into();
         check_digest(&inner.options, &shown, digest)?;
-        cost::check(&bytes).map_err(|excess| LoadError::Costly { path: shown.clone(), excess })?;
-        let component = compile_cached(&inner, &bytes, &digest).map_err(|error| {
-            let (path, reason) = (shown.clone(), one_line(&error));
-            match features::missing(&reason) {
-                Some(feature) => LoadError::Feature { path, feature, reason },
-                None => LoadError::Invalid { path, size_bytes, reason },
+        let component = match kept(&inner, &digest) {
+            Some(component) => component,
+            None => {
+                cost::check(&bytes).map_err(|excess| LoadError::Costly { path: shown.clone(), excess })?;
+                compile_and_keep(&inner, &bytes, &digest).map_err(|error| {
+                    let (path, reason) = (shown.clone(), one_line(&error));
+                    match features::missing(&reason) {
+                        Some(feature) => LoadError::Feature { path, feature, reason },
+                        None => LoadError::Invalid { path, size_bytes, reason },
+                    }
+                })?
             }
-        })?;
-        let pre = fit::link(&inner, &component).map_err(|misfit| LoadError::Misfit { path: shown.clone(), misfit })?;
-        Ok(Module { inner: Arc::new(ModuleInner { engine: inner, pre, path: shown, name, digest, size_bytes }) })
+        };
+        linked(inner, &component, shown, name, digest, size_bytes)
     });
     // A thread can't be ended from outside. It is left behind, and ends with the process that this refusal ends.
     let within_memory = async {
@@ -452,6 +267,21 @@ async fn compile(
     }
 }
 
+/// Makes the module of a component, if it fits.
+fn linked(
+    engine: Arc<EngineInner>,
+    component: &Component,
+    path: String,
+    name: String,
+    digest: [u8; 32],
+    size_bytes: u64,
+) -> Result<Module, LoadError> {
+    match fit::link(&engine, component) {
+        Ok(pre) => Ok(Module { inner: Arc::new(ModuleInner { engine, pre, path, name, digest, size_bytes }) }),
+        Err(misfit) => Err(LoadError::Misfit { path, misfit }),
+    }
+}
+
 /// Refuses a component that isn't the one asked for.
 fn check_digest(options: &EngineOptions, path: &str, found: [u8; 32]) -> Result<(), LoadError> {
     match options.digest {
@@ -460,21 +290,21 @@ fn check_digest(options: &EngineOptions, path: &str, found: [u8; 32]) -> Result<
     }
 }
 
-/// Takes the code from the cache, or compiles and keeps it. An entry that is damaged, or of something else, is replaced.
-fn compile_cached(inner: &EngineInner, bytes: &[u8], digest: &[u8; 32]) -> Result<Component, wasmtime::Error> {
-    let Some(cache) = &inner.cache else { return Component::from_binary(&inner.wasmtime, bytes) };
-    let key = inner.maker.key(digest);
-    if let Some(kept) = cache.get(&key)
-        && let Ok(sealed) = inner.maker.open(&kept)
-        && sealed.source == *digest
-        && let Ok(component) = sealed.component(&inner.wasmtime)
-    {
-        return Ok(component);
-    }
+/// Takes the code of this source from the cache; none where it isn't there, is damaged, or is of something else.
+fn kept(inner: &EngineInner, digest: &[u8; 32]) -> Option<Component> {
+    let kept = inner.cache.as_ref()?.get(&inner.maker.key(digest))?;
+    let sealed = inner.maker.open(&kept).ok().filter(|sealed| sealed.source == *digest)?;
+    sealed.component(&inner.wasmtime).ok()
+}
+
+/// Compiles, and keeps the code instead of what was there.
+fn compile_and_keep(inner: &EngineInner, bytes: &[u8], digest: &[u8; 32]) -> Result<Component, wasmtime::Error> {
     let component = Component::from_binary(&inner.wasmtime, bytes)?;
-    match inner.maker.seal(&component, digest, bytes.len() as u64) {
-        Ok(sealed) => cache.put(&key, &sealed),
-        Err(error) => tracing::warn!("compiled code can't be kept: {}", one_line(&error)),
+    if let Some(cache) = &inner.cache {
+        match inner.maker.seal(&component, digest, bytes.len() as u64) {
+            Ok(sealed) => cache.put(&inner.maker.key(digest), &sealed),
+            Err(error) => tracing::warn!("compiled code can't be kept: {}", one_line(&error)),
+        }
     }
     Ok(component)
 }
@@ -509,8 +339,7 @@ async fn open_sealed(
             size_bytes: bytes.len() as u64,
             reason: one_line(&error),
         })?;
-        let pre = fit::link(&inner, &component).map_err(|misfit| LoadError::Misfit { path: shown.clone(), misfit })?;
-        Ok(Module { inner: Arc::new(ModuleInner { engine: inner, pre, path: shown, name, digest, size_bytes }) })
+        linked(inner, &component, shown, name, digest, size_bytes)
     })
     .await?
 }

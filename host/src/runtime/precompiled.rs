@@ -8,6 +8,7 @@
 //! ```
 
 use super::engine::EngineOptions;
+use crate::text::hex;
 use sha2::{Digest as _, Sha256};
 use std::fs::Metadata;
 use std::hash::{Hash as _, Hasher};
@@ -78,7 +79,7 @@ impl Maker {
     /// A name for the code of this source by this maker.
     pub(super) fn key(&self, source: &[u8; 32]) -> String {
         let key = Sha256::new().chain_update(self.settings).chain_update(source).chain_update(&self.words);
-        hex(&key.finalize().into())
+        hex(&key.finalize())
     }
 
     /// The bytes of a file for `component`.
@@ -156,11 +157,6 @@ pub(super) fn distrust(metadata: &Metadata) -> Option<&'static str> {
     } else {
         None
     }
-}
-
-/// Hexadecimal digits, as sha256sum prints them.
-pub(super) fn hex(digest: &[u8; 32]) -> String {
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 mod grants;
 
 use crate::attend::{Mode, Replication};
-use crate::text::{LIKENESS_MIN, did_you_mean, escaped, nearest, shown};
-use std::fmt::{self, Write as _};
+use crate::text::{LIKENESS_MIN, did_you_mean, escaped, hex, nearest, shown};
+use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -333,11 +333,7 @@ pub fn digest(text: &str) -> Result<[u8; 32], ValueError> {
 
 /// Writes a digest as [`digest`] reads it.
 pub fn digest_text(digest: &[u8; 32]) -> String {
-    digest.iter().fold("sha256:".to_owned(), |mut text, byte| {
-        // Writing to a string doesn't fail.
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+    format!("sha256:{}", hex(digest))
 }
 
 fn unknown(text: &str, known: &[&str]) -> ValueError {

@@ -18,9 +18,7 @@ const SLEEPS_AND_PRINTS: &str = r#"(data (i32.const 1024) "awake\n")
 
 /// Memory that this process has resident, in bytes.
 fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let kib = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.trim().strip_suffix(" kB")).unwrap();
-    kib.trim().parse::<u64>().unwrap() << 10
+    crate::runtime::cost::resident_bytes().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

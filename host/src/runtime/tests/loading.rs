@@ -401,7 +401,7 @@ async fn another_digest_is_refused_with_both() {
     let with = |digest| Engine::new(EngineOptions { digest: Some(digest), ..EngineOptions::default() }).unwrap();
     with(found).load_bytes("train.wasm", bytes.clone().into()).await.unwrap();
     let error = with([0xab; 32]).load_bytes("train.wasm", bytes.into()).await.unwrap_err().to_string();
-    let hex = |digest: [u8; 32]| format!("sha256:{}", super::super::precompiled::hex(&digest));
+    let hex = |digest: [u8; 32]| format!("sha256:{}", crate::text::hex(&digest));
     assert!(error.contains(&hex(found)) && error.contains(&hex([0xab; 32])), "{error}");
 }
 
