@@ -7,7 +7,7 @@ mod read;
 
 use crate::attend::{Mode, Replication};
 use crate::coordinator::resolve::values::{
-    self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout, WasmOption,
+    self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, SizeLimit, Timeout, WasmOption,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -220,10 +220,10 @@ pub struct GuestOptions {
     /// How long compiling the component may take; passing it is exit 2. Default: 60s. [env: DCHOST_COMPILE_TIMEOUT]
     #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
     pub compile_timeout: Option<Duration>,
-    /// Bytes of variables that this process's server holds; more is refused to the caller with resource-exhausted.
-    /// Default: none, no limit. [env: DCHOST_MAX_VARIABLE_BYTES]
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub max_variable_bytes: Option<u64>,
+    /// Bytes of variables that this process's server holds; more is refused to the caller with resource-exhausted; `none`:
+    /// without limit. Default: none. [env: DCHOST_MAX_VARIABLE_BYTES]
+    #[arg(long, value_name = "SIZE|none", value_parser = values::size_limit)]
+    pub max_variable_bytes: Option<SizeLimit>,
     /// Limits of the sandbox, several separated by commas or flags: cpu-timeout=DURATION (computing, waits excluded; none),
     /// fuel=N (instructions; off), max-wasm-stack=SIZE (512KiB), max-handles=N (component handles; 10000),
     /// max-output=SIZE (what the guest prints in all; more is dropped, but for the last lines; 64MiB), max-output-line=SIZE
@@ -236,7 +236,7 @@ pub struct GuestOptions {
           action = ArgAction::Append)]
     pub wasm: Vec<WasmOption>,
     /// For debugging: coredump=DIR (a trap or a limit leaves the guest's memory there, one file each, which holds the
-    /// tenant's data; the directory must be there; off). [env: DCHOST_COREDUMP]
+    /// tenant's data; the directory must be there). Default: no dumps. [env: DCHOST_COREDUMP]
     #[arg(short = 'D', value_name = "KEY=VALUE", value_parser = values::debug_option, action = ArgAction::Append)]
     pub debug: Vec<DebugOption>,
     /// Where compiled components are kept. Default: dchost in XDG_CACHE_HOME, else in ~/.cache. [env: DCHOST_CACHE_DIR]
@@ -453,7 +453,7 @@ mod tests {
         let cli = Cli::try_parse_from(["dchost", "-W", "fuel=7,max-handles=5", "-Wmax-output=1MiB"]).expect("parses");
         assert_eq!(
             cli.run.guest.wasm,
-            [WasmOption::Fuel(7), WasmOption::MaxHandles(5), WasmOption::MaxOutput(1 << 20)]
+            [WasmOption::Fuel(Some(7)), WasmOption::MaxHandles(5), WasmOption::MaxOutput(1 << 20)]
         );
     }
 

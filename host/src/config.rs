@@ -15,7 +15,7 @@ pub use listener::take_listener;
 
 use crate::attend::Replication;
 use crate::cli::{self, GuestOptions, JobOptions, LogFormat, LogOptions, PlaceOptions};
-use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, Timeout, ValueError, WasmOption};
+use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, SizeLimit, Timeout, WasmOption};
 use crate::coordinator::resolve::{
     Fault, Faults, LimitSettings, Purpose, Resolved, Setting, Settings, check_launch, resolve,
 };
@@ -189,9 +189,11 @@ pub fn run(args: &cli::Run, environment: &Environment) -> Result<RunConfig, Faul
 /// Reads and validates the configuration that `dchost plan` prints.
 ///
 /// # Errors
-/// Every fault.
+/// Every fault that a run would have, but for what [`Purpose::Plan`] allows.
 pub fn plan(args: &cli::Run, environment: &Environment) -> Result<Resolved, Faults> {
-    resolve(&run_settings(args, environment, None), Purpose::Plan)
+    let mut settings = run_settings(args, environment, None);
+    check_directories(&mut settings);
+    resolve(&settings, Purpose::Plan)
 }
 
 /// Reads the settings by which `dchost inspect` judges a file; those of a place in a cluster are none of its business.
@@ -334,7 +336,6 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
     }
     let (limits, engine) = (Limits::default(), EngineOptions::default());
     let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let some = |value: Result<u64, ValueError>| value.map(Some);
     LimitSettings {
         max_memory: reader.pick_or("max-memory", guest.max_memory, values::size, limits.memory_bytes_max),
         max_tensor: reader.pick_or("max-tensor", guest.max_tensor, values::size, limits.tensor_bytes_max),
@@ -352,9 +353,9 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
         ),
         max_variable_bytes: reader.pick_or(
             "max-variable-bytes",
-            guest.max_variable_bytes.map(Some),
-            |text| some(values::size(text)),
-            None,
+            guest.max_variable_bytes,
+            values::size_limit,
+            SizeLimit(None),
         ),
         cpu_timeout: reader.pick_or(
             "cpu-timeout",
@@ -362,7 +363,7 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
             values::positive_timeout,
             Timeout(limits.cpu_timeout),
         ),
-        fuel: reader.pick_or("fuel", wasm!(Fuel).map(Some), |text| some(values::count(text)), limits.fuel),
+        fuel: reader.pick_or("fuel", wasm!(Fuel), values::fuel, limits.fuel),
         max_wasm_stack: reader.pick_or(
             "max-wasm-stack",
             wasm!(MaxWasmStack),
@@ -392,7 +393,7 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
     }
 }
 
-/// Checks that the directories that the guest shall see are there.
+/// Checks that the directories that the guest shall see, and the one for dumps, are there.
 fn check_directories(settings: &mut Settings) {
     for grant in &settings.dirs.value {
         let what = match std::fs::metadata(&grant.host) {

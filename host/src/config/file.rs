@@ -40,7 +40,7 @@ impl ConfigFile {
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, Vec<Fault>> {
         let place = format!("`{}`", path.display());
         let table: Table = text.parse().map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+            let line = error.span().map_or(1, |span| line_at(text, span.start));
             vec![Fault::new(&place, format!("is no TOML: {} in line {line}", error.message().trim()), "")]
         })?;
         let unknown = table.keys().filter(|key| !KEYS.contains(&key.as_str()) || NOT_IN_FILE.contains(&key.as_str()));
@@ -107,6 +107,12 @@ impl ConfigFile {
     fn fault(&self, key: &str, what: String) -> Fault {
         Fault::new(format!("`{key}` in `{}`", self.path.display()), what, "")
     }
+}
+
+/// The line, from 1, of a byte of a text; the end of the text is on its last line.
+fn line_at(text: &str, at: usize) -> usize {
+    let before = text.bytes().take(at).filter(|&byte| byte == b'\n').count();
+    (before + 1).min(text.lines().count()).max(1)
 }
 
 /// Reads a small text file, without its byte order mark.

@@ -231,7 +231,7 @@ impl Resolver<'_> {
             env: settings.env_values.clone(),
             net: settings.allow_net.value.clone(),
             limits: settings.limits.of_guest(),
-            variable_bytes_max: settings.limits.max_variable_bytes.value,
+            variable_bytes_max: settings.limits.max_variable_bytes.value.0,
             engine: settings.engine(),
             digest: settings.digest.as_ref().map(|digest| digest.value),
             coredump_dir: settings.coredump.as_ref().map(|dir| dir.value.clone()),
