@@ -67,7 +67,8 @@ pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessCo
         Ok(runtimes) => runtimes,
         Err(error) => return Outcome::failed(Exit::Files, format!("can't start threads: {error}")),
     };
-    let process = Process { resolved, console, guests };
+    let spare = Spare::new(resolved.limits.tensor_bytes_max);
+    let process = Process { resolved, console, guests, spare };
     let outcome = control.block_on(process.run(listener));
     process.guests.shut_down();
     control.shutdown_timeout(RUNTIME_TIMEOUT);
@@ -79,6 +80,8 @@ struct Process {
     resolved: Resolved,
     console: ProcessConsole,
     guests: Guests,
+    /// Memory of large values that a run has read, from here or from other tasks.
+    spare: Spare,
 }
 
 impl Process {
@@ -249,7 +252,7 @@ impl Process {
             Some(member) => member.chief_ended(),
             None => watch::channel(None).1,
         };
-        let (peers, spare) = (reach.peers, Spare::default());
+        let (peers, spare) = (reach.peers, self.spare.clone());
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
             run_task: context.task,
@@ -293,7 +296,9 @@ impl Process {
     }
 
     fn local_variables(&self, store: &Store, attempt: Option<crate::ids::Attempt>) -> Arc<dyn TaskVariables> {
-        Arc::new(LocalVariables::new(store.clone(), self.resolved.container.clone(), attempt, Handle::current()))
+        let container = self.resolved.container.clone();
+        let local = LocalVariables::new(store.clone(), container, attempt, Handle::current());
+        Arc::new(local.with_spare(self.spare.clone()))
     }
 
     /// Tells the leader that the task leaves, and ends what stands here without waiting for others.
