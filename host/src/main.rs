@@ -41,13 +41,15 @@ fn main() -> ExitCode {
     };
     code(result.unwrap_or_else(|error| {
         report(&error, log);
-        match (error.downcast_ref::<LaunchError>(), error.downcast_ref::<LoadError>()) {
-            (Some(error), _) => error.exit(),
-            (None, Some(error)) => error.exit(),
-            _ if error.is::<Faults>() || error.is::<NotServed>() || error.is::<EngineError>() => Exit::Refused,
+        let known = (error.downcast_ref::<LaunchError>().map(LaunchError::exit))
+            .or_else(|| error.downcast_ref::<LoadError>().map(LoadError::exit))
+            .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit));
+        match known {
+            Some(exit) => exit,
+            None if error.is::<Faults>() || error.is::<NotServed>() => Exit::Refused,
             // Standard output that can't be written, for instance.
-            _ if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
-            _ => Exit::Bug,
+            None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
+            None => Exit::Bug,
         }
     }))
 }

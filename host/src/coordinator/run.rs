@@ -121,14 +121,11 @@ impl Process {
         }
     }
 
-    /// Loads the component; every refusal is the user's to mend.
+    /// Loads the component. A refusal is the user's to mend, but for a machine that has no thread left, and bugs.
     async fn load(&self, path: &Path) -> Result<Module, Outcome> {
-        let refuse = |error: anyhow::Error| Outcome::failed(Exit::Refused, format!("{error:#}"));
-        let engine = Engine::new(self.resolved.engine.clone()).map_err(|error| refuse(error.into()))?;
-        let module = engine
-            .load(path)
-            .await
-            .map_err(|error| Outcome::failed(error.exit(), format!("{:#}", anyhow::Error::from(error))))?;
+        let refused = |exit: Exit, error: anyhow::Error| Outcome::failed(exit, format!("{error:#}"));
+        let engine = Engine::new(self.resolved.engine.clone()).map_err(|error| refused(error.exit(), error.into()))?;
+        let module = engine.load(path).await.map_err(|error| refused(error.exit(), error.into()))?;
         let line =
             format!("component `{}`, {} bytes, {}", module.name(), module.size_bytes(), digest_text(&module.digest()));
         if self.resolved.launched {
@@ -136,7 +133,7 @@ impl Process {
         } else {
             tracing::info!("{line}");
         }
-        module.check_limits(&self.resolved.limits).map_err(|error| refuse(error.into()))?;
+        module.check_limits(&self.resolved.limits).map_err(|error| refused(error.exit(), error.into()))?;
         Ok(module)
     }
 

@@ -373,7 +373,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
             // Nobody listens any more where the load was dropped or timed out.
             let _ = send.send(work());
         })
-        .map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
+        .map_err(|source| LoadError::Thread { path: path.to_owned(), source })?;
     receive.await.map_err(|_| bug())
 }
 
