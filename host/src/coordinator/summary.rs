@@ -4,7 +4,7 @@
 //! JSON has no number for are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
 use crate::context::WorkerContext;
-use crate::handles::{Summary, TAG_BYTES_MAX};
+use crate::handles::Summary;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -43,7 +43,6 @@ pub struct SummaryFile {
 struct State {
     writer: Option<Writer>,
     tags: HashSet<String>,
-    warned_long: bool,
     warned_many: bool,
 }
 
@@ -114,20 +113,11 @@ impl SummaryFile {
         written.await.unwrap_or(Ok(()))
     }
 
-    /// Whether and where a value goes: bounds tags.
+    /// Whether and where a value goes: bounds the number of tags. Their length is bounded by who calls, see [`Summary`].
     fn admit(&self, tag: &str) -> Option<SyncSender<String>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
         let writer = state.writer.as_ref()?;
-        if tag.len() > TAG_BYTES_MAX {
-            if !std::mem::replace(&mut state.warned_long, true) {
-                tracing::warn!(
-                    "dropped a summary value: its tag has {} bytes, at most {TAG_BYTES_MAX} are kept",
-                    tag.len()
-                );
-            }
-            return None;
-        }
         if !state.tags.contains(tag) {
             if state.tags.len() >= TAGS_MAX {
                 if !std::mem::replace(&mut state.warned_many, true) {
@@ -280,10 +270,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tags_are_bounded_in_length_and_number() {
+    async fn tags_are_bounded_in_number() {
         let dir = tempfile::tempdir().expect("a directory");
         let summary = SummaryFile::open(Some(dir.path()), &context(None, true)).expect("open");
-        summary.scalar(&"x".repeat(TAG_BYTES_MAX + 1), 0, 0.0);
         for count in 0..TAGS_MAX + 10 {
             summary.scalar(&format!("tag{count}"), 0, 0.0);
         }

@@ -76,9 +76,13 @@ fn caller(run: u64) -> Caller {
 
 /// Channels of a run to one ps at `address`.
 fn peers(address: impl ToString, connect_timeout: Duration, rejoin_timeout: Duration) -> Peers {
+    peers_of(caller(1), address, connect_timeout, rejoin_timeout)
+}
+
+fn peers_of(caller: Caller, address: impl ToString, connect_timeout: Duration, rejoin_timeout: Duration) -> Peers {
     Peers::new(PeersOptions {
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [address.to_string()]),
-        caller: caller(1),
+        caller,
         runtime: Handle::current(),
         connect_timeout,
         rejoin_timeout,
