@@ -9,9 +9,8 @@ use wasmparser::{CoreDumpModulesSection, CoreDumpSection, CoreDumpStackSection, 
 async fn dumped(dir: &Path, bytes: Vec<u8>, limits: Limits) -> (RunEnd, Vec<PathBuf>) {
     let fuel = limits.fuel.is_some();
     let engine = Engine::new(EngineOptions { coredump: true, fuel, ..EngineOptions::default() }).unwrap();
-    let module = engine.load_bytes("guest.wasm", bytes.into()).await.unwrap();
     let options = GuestOptions { coredump_dir: Some(dir.to_owned()), limits, ..GuestOptions::default() };
-    let report = module.run(options, Fakes::new().handles(), RunWatch::new()).await;
+    let (report, _) = run_on(&engine, bytes, options).await;
     let files =
         std::fs::read_dir(dir).map_or_else(|_| Vec::new(), |dir| dir.map(|file| file.unwrap().path()).collect());
     (report.end, files)
@@ -156,35 +155,9 @@ async fn a_dump_that_cannot_be_written_leaves_the_end_as_it_is() {
 /// A trap in the inner part of a composed component, whose parts share globals that belong to neither.
 #[tokio::test]
 async fn a_composed_component_leaves_a_dump() {
-    let text = r#"(component
-        (component $part
-          (core module $m
-            (memory (export "memory") 1) (data (i32.const 8) "inner")
-            (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 64))
-            (func (export "first") (param i32 i32) (result i32) (unreachable)))
-          (core instance $i (instantiate $m))
-          (func (export "first") (param "text" string) (result u32)
-            (canon lift (core func $i "first") (memory (core memory $i "memory")) (realloc (core func $i "realloc")))))
-        (component $whole
-          (import "first" (func $first (param "text" string) (result u32)))
-          (core module $libc (memory (export "memory") 2) (data (i32.const 100) "x"))
-          (core instance $libc (instantiate $libc))
-          (core func $lowered (canon lower (func $first) (memory (core memory $libc "memory"))))
-          (core module $main
-            (import "part" "first" (func $first (param i32 i32) (result i32)))
-            (func (export "run") (result i32) (drop (call $first (i32.const 100) (i32.const 1))) (i32.const 0)))
-          (core instance $host (export "first" (func $lowered)))
-          (core instance $main (instantiate $main (with "part" (instance $host))))
-          (func (export "run") (result (result (error string)))
-            (canon lift (core func $main "run") (memory (core memory $libc "memory")))))
-        (instance $part (instantiate $part))
-        (alias export $part "first" (func $first))
-        (instance $whole (instantiate $whole (with "first" (func $first))))
-        (alias export $whole "run" (func $run))
-        (instance $entry (export "run" (func $run)))
-        (export "dchost:worker/entry@0.1.0" (instance $entry)))"#;
+    let run = "(drop (call $first (i32.const 100) (i32.const 1)))";
     let dir = tempfile::tempdir().unwrap();
-    let (end, files) = dumped(dir.path(), wat::parse_str(text).unwrap(), Limits::default()).await;
+    let (end, files) = dumped(dir.path(), composed("(unreachable)", run), Limits::default()).await;
     assert!(matches!(end, RunEnd::Trap { .. }), "{end:?}");
     let mut dump = read(&files[0]);
     dump.pages.sort_unstable();
