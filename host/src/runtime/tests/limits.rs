@@ -207,6 +207,16 @@ async fn a_name_is_measured_before_it_is_copied() {
     assert!(message.ends_with("of a barrier has 40000 bytes, at most 256 are allowed"), "{message}");
 }
 
+#[tokio::test]
+async fn variables_of_one_call_are_counted_before_they_are_read() {
+    let main = r#"(drop (memory.grow (i32.const 8)))
+        (call $read (i32.const 8192) (i32.const 65537) (i32.const 0) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 0)
+          (i32.const 256)) (call $check (i32.const 256)) (i32.const 0)"#;
+    let bytes = crate::runtime::test_support::variables_guest(4, &format!("(func $main (result i32) {main})"));
+    let RunEnd::WorkerError { message } = end(bytes).await else { panic!("no error") };
+    assert_eq!(message, "65537 variables in one call, at most 65536 are allowed: split the call");
+}
+
 /// Returns from a failed call whose result is at 64, with the error's message as `run`'s own.
 const FAILED: &str = r#"
     (if (i32.eqz (i32.load8_u (i32.const 64))) (then (return (i32.const 0))))
