@@ -98,6 +98,9 @@ impl fmt::Debug for Module {
 }
 
 /// Loads a file.
+///
+/// # Cancel safety
+/// Nothing is kept of a dropped load; what a thread has begun, it ends unheard.
 pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadError> {
     let limit_bytes = file_bytes_max(engine);
     let shown = path.display().to_string();
@@ -115,6 +118,9 @@ pub(super) fn file_bytes_max(engine: &Engine) -> u64 {
 }
 
 /// Loads what was read of a file.
+///
+/// # Cancel safety
+/// As [`load`].
 pub(super) async fn load_read(
     engine: &Engine,
     path: &Path,
@@ -127,12 +133,18 @@ pub(super) async fn load_read(
 }
 
 /// Loads bytes that came from elsewhere.
+///
+/// # Cancel safety
+/// As [`load`].
 pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Result<Module, LoadError> {
     let base = name.rsplit('/').next().unwrap_or(name).to_owned();
     compile(engine, name.to_owned(), base, bytes, None).await
 }
 
 /// Compiles a file to the bytes of another.
+///
+/// # Cancel safety
+/// As [`load`].
 pub(super) async fn precompile(engine: &Engine, path: &Path) -> Result<Vec<u8>, LoadError> {
     let inner = load(engine, path).await?.inner;
     let component = inner.pre.instance_pre().component();
@@ -360,6 +372,12 @@ async fn grown(bytes: u64) {
 }
 
 /// Runs blocking work on a thread of its own.
+///
+/// # Errors
+/// [`LoadError::Thread`]: there is no thread; [`LoadError::Bug`]: the work panicked.
+///
+/// # Cancel safety
+/// The thread goes on to the end of its work; the answer is dropped.
 pub(super) async fn on_thread<T: Send + 'static>(
     thread: &str,
     path: &str,

@@ -114,6 +114,10 @@ impl Module {
     /// Must be polled within a tokio runtime, best one of its own: a guest computes on the thread that polls it, and
     /// yields every 10 ms.
     ///
+    /// # Panics
+    /// Not for what the guest, a handle or the console does: where a panic unwinds, one of those ends the run with
+    /// [`RunEnd::HostBug`].
+    ///
     /// # Cancel safety
     /// Dropping the future ends the guest at its next yield or host call. What it wrote without a newline is shown.
     pub async fn run(&self, options: GuestOptions, handles: Handles, watch: RunWatch) -> RunReport {

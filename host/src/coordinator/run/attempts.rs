@@ -15,6 +15,9 @@ impl Process {
     ///
     /// Each attempt has a store and variables of its own, so that nothing of the one before is left. They follow each other at
     /// once: what would have to recover meanwhile is outside of a local run.
+    ///
+    /// # Cancel safety
+    /// As [`guest::run`](super::guest::run): the attempt that runs goes on unheard, and none follows.
     pub(super) async fn run_local(&self, module: &Module, context: Arc<WorkerContext>, stop: &Stop) -> Outcome {
         // Reading refuses 0.
         let attempts_max = self.resolved.attempts_max.max(1);

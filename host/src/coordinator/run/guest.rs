@@ -58,6 +58,9 @@ pub(super) enum Ended {
 ///
 /// `interrupt` feeds `handles.interrupt`. A run that the cluster interrupts has the member's grace to end by itself; one
 /// whose process has to end has [`STOP_GRACE`].
+///
+/// # Cancel safety
+/// Dropping it leaves the guest running on its own runtime until that is shut down; nobody hears how it ends.
 pub(super) async fn run(
     guests: &Guests,
     module: &Module,
@@ -124,6 +127,9 @@ pub(super) async fn run(
 /// Waits until the summaries of a run that has ended are written, as long as the process may stay and a disk may take.
 ///
 /// The run's own failure comes first; the summary's was logged when it happened.
+///
+/// # Cancel safety
+/// As [`SummaryFile::finish`]; how the run ended is lost with it.
 pub(super) async fn with_summary(ended: Ended, summary: &SummaryFile, stop: &Stop) -> Ended {
     let own = match ended {
         Ended::Stopped(..) => {

@@ -49,6 +49,9 @@ impl Standing {
     ///
     /// # Errors
     /// The address can't be bound, which is worth a retry; anything else of the system's.
+    ///
+    /// # Cancel safety
+    /// It never waits, so that it is done at its first poll.
     pub(super) async fn start(
         resolved: &Resolved,
         task: Task,
@@ -139,6 +142,9 @@ impl Standing {
     }
 
     /// Waits until a task that only serves may leave. Never ends where there is no leader to say so.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
     pub(super) async fn joined(&self, resolved: &Resolved) -> Outcome {
         let Some(member) = &self.member else { return std::future::pending().await };
         let departure = member.job_ended().await;
@@ -173,6 +179,9 @@ impl Standing {
     }
 
     /// Waits until the task whose run ended with `own` may leave: the leader last of all, others at once.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves the leader's service running; a later one doesn't wait for it.
     pub(super) async fn job_ended(&self, own: Outcome) -> Outcome {
         let leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(leader) = leader else { return own };
@@ -194,6 +203,9 @@ impl Standing {
     }
 
     /// Ends the server and everything else, and waits until calls have been answered.
+    ///
+    /// # Cancel safety
+    /// Once polled, all of it ends whether or not anybody waits; a second call doesn't wait.
     pub(super) async fn end(&self) {
         self.shutdown.cancel();
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
