@@ -14,7 +14,7 @@ use super::wasi::{self, Denials, FileUse, Network};
 use super::watch::RunWatch;
 use crate::error::Error;
 use crate::handles::Handles;
-use crate::text::{escape_block, truncated};
+use crate::text::{escape_block, truncated, with_lines};
 use rustix::time::{ClockId, clock_gettime};
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub enum RunEnd {
     Trap {
         /// Why, in a few words.
         kind: String,
-        /// Last words, kind, frames and hint, in several lines.
+        /// Last words, frames and hint, in several lines; empty where none is known.
         report: String,
     },
     /// A limit was reached, or a trap followed the refusal of more.
@@ -239,11 +239,12 @@ fn end(outcome: &wasmtime::Result<Result<(), String>>, state: &State, watch: &Ru
     }
     let report = || trap::report(error, &output.tail());
     if let Some(message) = watch.host_bug() {
-        return RunEnd::HostBug { message: format!("{message}; a bug in dchost, please report it\n{}", report()) };
+        let message = with_lines(&format!("{message}; a bug in dchost, please report it"), &report());
+        return RunEnd::HostBug { message };
     }
     match reached(error, state) {
         Some(Reached::Declared(message)) => RunEnd::Refused { message },
-        Some(Reached::Limit(limit, message)) => RunEnd::Limit { limit, message: format!("{message}\n{}", report()) },
+        Some(Reached::Limit(limit, message)) => RunEnd::Limit { limit, message: with_lines(&message, &report()) },
         None => RunEnd::Trap { kind: trap::kind_of(error), report: report() },
     }
 }
@@ -317,7 +318,12 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
             Limit::Memory
         )));
     }
-    flag(Limit::Memory, format!("memory limit {limit} reached: {used} in use, {asked} more refused"))
+    let what = format!("memory limit {limit} reached: {used} in use, {asked} more refused");
+    // The only limit whose refusal the guest may live with: what it then did is another thing.
+    Some(Reached::Limit(
+        Limit::Memory,
+        format!("{what} ({})\nthe guest then trapped: {}", Limit::Memory, trap::kind_of(error)),
+    ))
 }
 
 fn bug(panic: &HostPanic) -> String {

@@ -43,6 +43,7 @@ fn a_panic_is_one_block_with_its_text_kind_and_frames() -> Result<()> {
     let outcome = Run::guest("panics")?.output()?;
     assert_eq!(outcome.code, 3, "{}", outcome.output);
     let block = outcome.stderr.split_once("the guest trapped: ").context("no block")?.1;
+    assert_eq!(count(&outcome.stderr, "unreachable code reached"), 1, "the kind is told once: {}", outcome.output);
     let mut from = 0;
     for part in [
         "unreachable code reached (a panic or an abort)",
