@@ -114,39 +114,82 @@ impl Module {
     /// Must be polled within a tokio runtime, best one of its own: a guest computes on the thread that polls it, and
     /// yields every 10 ms.
     ///
+    /// A core dump ([`GuestOptions::coredump_dir`]) is written on a thread of the runtime's for blocking calls, after
+    /// [`RunWatch::ended`] has told of the end. There is none where `handles.interrupt` is set: the run had to end in any case.
+    ///
     /// # Cancel safety
-    /// Dropping the future ends the guest at its next yield or host call. What it wrote without a newline is shown.
+    /// Dropping the future ends the guest at its next yield or host call. What it wrote without a newline is shown. A core
+    /// dump that is being written is given up.
     pub async fn run(&self, options: GuestOptions, handles: Handles, watch: RunWatch) -> RunReport {
         let output = Output::new(handles.console.clone(), &options.limits);
         // Also where the future is dropped: last words are what explains a hang.
         let _finish = Finish(output.clone());
         let meter = Arc::new(Meter::default());
         let coredump_dir = options.coredump_dir.clone();
-        let (end, memory_bytes_peak) = match self.store(options, handles, &watch, &output, &meter) {
+        let report = |end: RunEnd, memory_bytes_peak: u64| RunReport {
+            end,
+            cluster_failure: watch.cluster_failure(),
+            cpu_time: meter.total(),
+            memory_bytes_peak,
+        };
+        let report = match self.store(options, handles, &watch, &output, &meter) {
             Ok(mut store) => {
                 let outcome = metered(&meter, catch_panics(call(&self.inner.pre, &mut store))).await;
                 let finished = caught(|| output.finish());
-                let end = match &outcome {
-                    Ok(outcome) => end(outcome, store.data(), &watch, &output),
-                    Err(panic) => RunEnd::HostBug { message: bug(panic) },
+                let end = match (&outcome, &finished) {
+                    (Ok(outcome), Ok(())) => end(outcome, store.data(), &watch, &output),
+                    (Err(panic), _) | (_, Err(panic)) => RunEnd::HostBug { message: bug(panic) },
                 };
-                if let (Some(dir), RunEnd::Trap { .. } | RunEnd::Limit { .. }, Ok(Err(error))) =
-                    (coredump_dir, &end, &outcome)
-                {
-                    coredump::leave(&dir, &mut store, error, self.name());
-                }
                 let memory_bytes_peak = store.data().limiter.used_bytes();
+                let store = match (coredump_dir, &end, outcome) {
+                    (Some(dir), RunEnd::Trap { .. } | RunEnd::Limit { .. }, Ok(Err(error))) => {
+                        let told = || watch.note_end(&report(end.clone(), memory_bytes_peak));
+                        self.leave_dump(dir, store, error, &watch, told).await
+                    }
+                    _ => Some(store),
+                };
                 // What the store holds may panic too when it goes: handles, and what the guest left undropped.
                 let dropped = caught(|| drop(store));
-                let end = match (end, finished.and(dropped)) {
+                let end = match (end, dropped) {
                     (end @ RunEnd::HostBug { .. }, _) | (end, Ok(())) => end,
                     (_, Err(panic)) => RunEnd::HostBug { message: bug(&panic) },
                 };
-                (end, memory_bytes_peak)
+                report(end, memory_bytes_peak)
             }
-            Err(message) => (RunEnd::Refused { message }, 0),
+            Err(message) => report(RunEnd::Refused { message }, 0),
         };
-        RunReport { end, cluster_failure: watch.cluster_failure(), cpu_time: meter.total(), memory_bytes_peak }
+        watch.note_end(&report);
+        report
+    }
+
+    /// Writes a core dump of a store, and gives the store back. It may take long, so that the end is told first, and the
+    /// guest's thread is free meanwhile.
+    async fn leave_dump(
+        &self,
+        dir: PathBuf,
+        mut store: Store<State>,
+        error: wasmtime::Error,
+        watch: &RunWatch,
+        tell_end: impl FnOnce(),
+    ) -> Option<Store<State>> {
+        // Looked at first: what the end brings about in the cluster may interrupt this run too.
+        let had_to_end = store.data().handles.interrupt.borrow().clone();
+        tell_end();
+        if let Some(why) = had_to_end {
+            tracing::info!("no core dump: the run had to end: {why}");
+            return Some(store);
+        }
+        // Where the future is dropped, nobody waits for the dump.
+        let give_up = GiveUpDump(watch.clone());
+        let (name, watch) = (self.name().to_owned(), watch.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            coredump::leave(&dir, &mut store, &error, &name, &watch);
+            store
+        });
+        let store = written.await;
+        drop(give_up);
+        // What may panic there is caught there.
+        store.ok()
     }
 
     /// Makes the store with its grants and limits, or says which can't be had.
@@ -200,6 +243,15 @@ impl Module {
             Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
         });
         Ok(store)
+    }
+}
+
+/// Gives up a core dump when it goes, which harms none that is written.
+struct GiveUpDump(RunWatch);
+
+impl Drop for GiveUpDump {
+    fn drop(&mut self) {
+        self.0.give_up_dump();
     }
 }
 
