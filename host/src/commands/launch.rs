@@ -222,7 +222,14 @@ fn run_on(
         screen.log_line(Stream::Stderr, line.into_bytes());
     }
     screen.flush(FLUSH_TIMEOUT);
-    Ok(supervisor.exit())
+    match screen.lost() {
+        Some(lost) if supervisor.exit() == Exit::Done => {
+            say(&lost.to_string());
+            screen.flush(FLUSH_TIMEOUT);
+            Ok(Exit::Files)
+        }
+        _ => Ok(supervisor.exit()),
+    }
 }
 
 /// Lets `supervisor` decide until every child has ended.

@@ -13,7 +13,7 @@ mod screen;
 pub use event::{EVENT_BYTE, Event};
 pub use line::json_line;
 pub use progress::{Progress, ProgressView};
-pub use screen::{ProgressMode, Screen, Stream};
+pub use screen::{LostOutput, ProgressMode, Screen, Stream};
 
 #[cfg(test)]
 pub(crate) use screen::testing;

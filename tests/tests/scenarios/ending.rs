@@ -57,10 +57,11 @@ fn each_code_of_a_single_process_says_what_to_do() -> Result<()> {
 #[test]
 fn a_local_run_is_tried_again_from_nothing() -> Result<()> {
     let dir = tempfile::tempdir().context("make a directory")?;
-    for ending in ["error", "panic", "exit"] {
+    for ending in ["error", "panic", "exit", "memory"] {
         let summaries = dir.path().join(ending);
-        let run =
-            Run::guest("tries_again")?.args(["--max-attempts", "3", "--summary-dir"]).args([summaries.as_os_str()]);
+        let run = Run::guest("tries_again")?
+            .args(["--max-attempts", "3", "--max-memory", "64MiB", "--summary-dir"])
+            .args([summaries.as_os_str()]);
         let outcome = run.guest_args(["2", ending]).output()?;
         check(&outcome, 0, &["attempt 1 of 3 failed: ", "attempt 2 of 3 failed: ", "the next one begins"]);
         let stdout = "attempt 0 found nothing\nattempt 1 found nothing\nattempt 2 found nothing\n";
@@ -73,14 +74,80 @@ fn a_local_run_is_tried_again_from_nothing() -> Result<()> {
 
 #[test]
 fn the_last_attempts_failure_is_the_processs() -> Result<()> {
-    for (ending, code, words) in
-        [("error", 1, "lost at attempt 2 (after 3 attempts)"), ("panic", 3, "(after 3 attempts)")]
-    {
-        let run = Run::guest("tries_again")?.args(["--max-attempts", "3"]).guest_args(["9", ending]);
+    for (ending, code, words) in [
+        ("error", 1, "lost at attempt 2 (after 3 attempts)"),
+        ("panic", 3, "(after 3 attempts)"),
+        ("memory", 4, "more refused (--max-memory) (after 3 attempts)"),
+    ] {
+        let run =
+            Run::guest("tries_again")?.args(["--max-attempts", "3", "--max-memory", "64MiB"]).guest_args(["9", ending]);
         let outcome = run.output()?;
         check(&outcome, code, &[words]);
         assert!(outcome.stderr.contains("attempt 2 of 3 failed"), "{}", outcome.output);
         assert_eq!(outcome.stdout.lines().count(), 3, "{}", outcome.output);
+    }
+    Ok(())
+}
+
+/// Aim: what one attempt printed is not held against the next. Method: a budget that one attempt nearly uses up.
+#[test]
+fn each_attempt_has_an_output_budget_of_its_own() -> Result<()> {
+    let run = |attempts: &str| -> Result<Outcome> {
+        let run = Run::guest("tries_again")?.args(["--max-attempts", attempts, "-W", "max-output=200"]);
+        run.guest_args(["2", "error"]).output()
+    };
+    let outcome = run("3")?;
+    check(&outcome, 0, &[]);
+    assert_eq!(outcome.stdout.lines().count(), 3, "{}", outcome.output);
+    assert!(!outcome.stderr.contains("[dchost "), "nothing was held back: {}", outcome.output);
+    Ok(())
+}
+
+/// Aim: whoever keeps the output of a run hears that it isn't there. Method: a device that is always full; a run's own
+/// failure, and a reader that has gone, change nothing.
+#[test]
+fn standard_output_that_cannot_be_written_is_74() -> Result<()> {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").context("open the full device");
+    let [hello, prints, error] = ["hello", "prints", "worker_error"].map(dchost_tests::guest);
+    let (hello, prints, error) = (hello?, prints?, error?);
+    let dir = tempfile::tempdir()?;
+    let new = dir.path().join("my-job");
+    let [hello, prints, error, new] = [&hello, &prints, &error, &new].map(|path| path.display().to_string());
+    let cases: &[(&[&str], i32)] = &[
+        (&["--module", &prints], 74),
+        (&["--log-format", "json", "--module", &prints], 74),
+        (&["--module", &error], 1),
+        (&["launch", "--workers", "2", "--module", &hello], 74),
+        (&["plan", "--module", &hello], 74),
+        (&["plan", "--format", "json", "--module", &hello], 74),
+        (&["inspect", &hello], 74),
+        (&["inspect", "--format", "json", &hello], 74),
+        (&["new", &new], 74),
+        (&["--help"], 74),
+        (&["--version"], 74),
+    ];
+    for (args, code) in cases {
+        let run = |stdout: std::process::Stdio| {
+            let mut command = std::process::Command::new(dchost_tests::dchost()?);
+            let command = command.args(*args).stdin(std::process::Stdio::null()).stdout(stdout);
+            command.output().context("run dchost")
+        };
+        let output = run(full()?.into())?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{args:?}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
+        if *code == 74 {
+            assert!(stderr.contains("standard output") && stderr.contains("No space left"), "{args:?}: {stderr}");
+        }
+        if args[0] == "new" {
+            continue;
+        }
+        let (reader, gone) = std::io::pipe().context("make a pipe")?;
+        drop(reader);
+        let output = run(gone.into())?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(if *code == 74 { 0 } else { *code }), "{args:?}: {stderr}");
+        assert!(!stderr.contains("standard output"), "{args:?}: {stderr}");
     }
     Ok(())
 }

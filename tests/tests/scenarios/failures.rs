@@ -64,11 +64,25 @@ fn a_trap_of_the_leaders_guest_ends_the_job_and_names_it() -> Result<()> {
 
 #[test]
 fn who_leaves_before_a_barrier_is_named_by_it() -> Result<()> {
-    let outcomes =
-        Cluster::builder().workers(3).guest("fails_after").guest_args(["1", "return"]).start()?.wait_all(SECONDS)?;
+    for ending in ["return", "exit-well"] {
+        let builder = Cluster::builder().workers(3).guest("fails_after").guest_args(["1", ending]);
+        let outcomes = builder.start()?.wait_all(SECONDS)?;
+        for task in ["worker:0", "worker:2"] {
+            outcomes.expect_output(task, "second barrier: aborted [worker:1]");
+            outcomes.expect_output(task, "worker:1 left without arriving");
+            assert_eq!(outcomes[task].code, 201, "{}", outcomes.report());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn a_guest_that_exits_with_a_failure_has_failed_for_the_others() -> Result<()> {
+    let builder = Cluster::builder().workers(3).guest("fails_after").guest_args(["1", "exit"]);
+    let outcomes = builder.start()?.wait_all(SECONDS)?;
+    outcomes.expect_codes([("worker:0", 202), ("worker:1", 1), ("worker:2", 202)]);
     for task in ["worker:0", "worker:2"] {
-        outcomes.expect_output(task, "second barrier: aborted [worker:1]");
-        assert_eq!(outcomes[task].code, 201, "{}", outcomes.report());
+        outcomes.expect_output(task, "second barrier: peer-failed [worker:1]");
     }
     Ok(())
 }
