@@ -48,6 +48,9 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(300);
 /// How long the control runtime's blocking calls (name look-ups, files) may hold up the process's end.
 const RUNTIME_TIMEOUT: Duration = Duration::from_millis(200);
 
+/// How often a process that waits for the reader of its output looks whether it has to end.
+const OUTPUT_POLL: Duration = Duration::from_millis(100);
+
 /// Attempts that may leave a core dump: those after them mostly end as they did, and each dump is as large as the memory.
 const DUMPED_ATTEMPTS_MAX: u32 = 3;
 
@@ -90,6 +93,29 @@ impl Process {
             Ok(stop) => stop,
             Err(error) => return Outcome::failed(Exit::Files, format!("can't watch for signals: {error}")),
         };
+        let outcome = self.run_until(listener, &stop).await;
+        match self.output_read(&stop).await {
+            Some(reason) if outcome.exit == Exit::Done => stopped(&reason),
+            _ => outcome,
+        }
+    }
+
+    /// Waits until what the guest printed is read: as it waited while it ran. Says what ended the wait, if that did.
+    async fn output_read(&self, stop: &Stop) -> Option<Reason> {
+        loop {
+            let screen = self.console.screen().clone();
+            let written = tokio::task::spawn_blocking(move || screen.flush_output(OUTPUT_POLL)).await;
+            // The thread for it doesn't panic.
+            if written.unwrap_or(true) {
+                return None;
+            }
+            if let Some(reason) = stop.now() {
+                return Some(reason);
+            }
+        }
+    }
+
+    async fn run_until(&self, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
         let module = match &self.resolved.module {
             None => None,
             Some(path) => tokio::select! {
@@ -101,7 +127,7 @@ impl Process {
             },
         };
         match self.resolved.plan.runs.as_slice() {
-            [] => self.join(listener, &stop).await,
+            [] => self.join(listener, stop).await,
             [context] => {
                 let Some(module) = module else {
                     return Outcome::failed(
@@ -111,8 +137,8 @@ impl Process {
                 };
                 let context = Arc::new(context.clone());
                 match self.resolved.task {
-                    Some(task) => self.run_task(task, listener, &module, context, &stop).await,
-                    None => self.run_local(&module, context, &stop).await,
+                    Some(task) => self.run_task(task, listener, &module, context, stop).await,
+                    None => self.run_local(&module, context, stop).await,
                 }
             }
             several => {

@@ -2,6 +2,9 @@
 
 use anyhow::{Context, Result};
 use dchost_tests::{Outcome, PATIENCE, Run, Signal};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// Checks the code, that standard error (or, for 0, nothing) says each text, and that nothing looks like a crash of dchost; a
 /// guest's own panic is on `thread '<unnamed>'`.
@@ -127,9 +130,9 @@ fn standard_output_that_cannot_be_written_is_74() -> Result<()> {
         (&["--version"], 74),
     ];
     for (args, code) in cases {
-        let run = |stdout: std::process::Stdio| {
+        let run = |stdout: Stdio| {
             let mut command = std::process::Command::new(dchost_tests::dchost()?);
-            let command = command.args(*args).stdin(std::process::Stdio::null()).stdout(stdout);
+            let command = command.args(*args).stdin(Stdio::null()).stdout(stdout);
             command.output().context("run dchost")
         };
         let output = run(full()?.into())?;
@@ -148,6 +151,56 @@ fn standard_output_that_cannot_be_written_is_74() -> Result<()> {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(if *code == 74 { 0 } else { *code }), "{args:?}: {stderr}");
         assert!(!stderr.contains("standard output"), "{args:?}: {stderr}");
+    }
+    Ok(())
+}
+
+/// More than a pipe holds, and less than what dchost holds for its reader: the guest ends although nobody reads.
+const LINES: usize = 100_000;
+
+/// Starts dchost with arguments, a guest that prints [`LINES`] lines, and a standard output that the test may leave unread.
+fn prints_much(args: &[&str]) -> Result<std::process::Child> {
+    let mut command = std::process::Command::new(dchost_tests::dchost()?);
+    command.args(args).arg("--module").arg(dchost_tests::guest("prints")?).args(["--", "0", &LINES.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("run dchost")
+}
+
+#[test]
+fn output_that_nobody_reads_keeps_a_process_until_it_has_to_end() -> Result<()> {
+    let code = prints_much(&["--timeout", "5s"])?.wait().context("wait")?.code();
+    assert_eq!(code, Some(124), "without a reader nothing but the clock ends it");
+    Ok(())
+}
+
+/// Aim: what tasks printed reaches whoever reads it late, and a signal ends a launcher that waits for that. Method: a pipe that
+/// is not read before all tasks have ended.
+#[test]
+fn output_of_a_launched_cluster_is_all_there_when_it_is_read_late() -> Result<()> {
+    for signal in [None, Some(Signal::TERM)] {
+        let mut launch = prints_much(&["launch", "--workers", "2"])?;
+        let mut stdout = BufReader::new(launch.stdout.take().context("a pipe")?);
+        stdout.read_line(&mut String::new()).context("read a line")?;
+        let children = format!("/proc/{0}/task/{0}/children", launch.id());
+        let deadline = Instant::now() + PATIENCE;
+        while !std::fs::read_to_string(&children).context("list tasks")?.is_empty() {
+            std::thread::sleep(Duration::from_millis(20));
+            anyhow::ensure!(Instant::now() < deadline, "tasks don't end");
+        }
+        let code = match signal {
+            Some(signal) => {
+                rustix::process::kill_process(rustix::process::Pid::from_child(&launch), signal).context("signal")?;
+                143
+            }
+            None => {
+                let mut ends = 0;
+                for line in stdout.by_ref().lines() {
+                    ends += usize::from(line.context("read")?.ends_with(&format!("| line {}", LINES - 1)));
+                }
+                assert_eq!(ends, 2, "the last lines of both");
+                0
+            }
+        };
+        assert_eq!(launch.wait().context("wait")?.code(), Some(code));
     }
     Ok(())
 }

@@ -87,6 +87,20 @@ fn a_guest_that_exits_with_a_failure_has_failed_for_the_others() -> Result<()> {
     Ok(())
 }
 
+/// Aim: a signal while a failed task waits for the others loses neither its code nor its message. Method: a leader that fails
+/// while another's guest never yields, so that the leader has to wait.
+#[test]
+fn a_signal_does_not_replace_a_failure() -> Result<()> {
+    let builder = Cluster::builder().workers(2).guest("exceeds").guest_args(["cpu", "60000"]);
+    let cluster = builder.task_guest_args("worker:0", ["nothing-known"]).start()?;
+    cluster.wait_for_line("worker:0", "the run of worker:0 has ended with 1")?;
+    cluster.signal("worker:0", Signal::TERM);
+    let outcome = cluster.task("worker:0").wait(SECONDS).with_context(|| cluster.report())?;
+    assert_eq!(outcome.code, 1, "{}", cluster.report());
+    assert!(outcome.output.contains("error: worker_fn failed: unknown: nothing-known"), "{}", cluster.report());
+    Ok(())
+}
+
 #[test]
 fn only_the_task_that_failed_before_the_first_barrier_is_blamed() -> Result<()> {
     // Its argument is no number, so its guest panics before it arrives anywhere.

@@ -1,9 +1,9 @@
 //! Standard output and error of a process, written by one thread, a whole line in one write.
 //!
-//! A guest that writes faster than anyone reads waits here. dchost's own log lines never wait: the threads that serve
-//! the cluster log, and a terminal that is stopped must not make a task look dead; beyond a bound they are dropped and
-//! counted. A stream that its reader has closed swallows what comes, and the run goes on. So it does where standard output
-//! can't be written (a full disk), but that is told, and what was lost is counted.
+//! A guest that writes faster than anyone reads waits here, and so does its process at the end. dchost's own log lines never
+//! wait: the threads that serve the cluster log, and a terminal that is stopped must not make a task look dead; beyond a bound
+//! they are dropped and counted. A stream that its reader has closed swallows what comes, and the run goes on. So it does where
+//! standard output can't be written (a full disk), but that is told, and what was lost is counted.
 
 use super::Progress;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -88,6 +88,10 @@ struct Queue {
     bytes: usize,
     /// Log lines that found no room since the last one that did.
     dropped: u64,
+    /// Lines of standard output that aren't written yet.
+    out_lines: u64,
+    /// All that ever were to be.
+    out_lines_ever: u64,
     /// Whether the thread is writing what it took.
     writing: bool,
     out_closed: bool,
@@ -113,6 +117,8 @@ impl Queue {
 
     fn push(&mut self, item: Item) {
         self.bytes += item.bytes();
+        self.out_lines += u64::from(item.is_output());
+        self.out_lines_ever += u64::from(item.is_output());
         self.items.push_back(item);
     }
 }
@@ -147,6 +153,10 @@ impl Item {
             Item::Bar(name, progress) => name.len() + progress.note.len(),
             Item::EndBars => 0,
         }
+    }
+
+    fn is_output(&self) -> bool {
+        matches!(self, Item::Line(Stream::Stdout, _))
     }
 }
 
@@ -227,10 +237,24 @@ impl Screen {
 
     /// Waits until everything is written, at most `timeout`; returns whether it is.
     pub fn flush(&self, timeout: Duration) -> bool {
+        self.wait_until(timeout, |queue| !queue.writing && queue.items.is_empty())
+    }
+
+    /// Waits until all of standard output is written, at most `timeout`; returns whether it is.
+    pub fn flush_output(&self, timeout: Duration) -> bool {
+        self.wait_until(timeout, |queue| queue.out_lines == 0)
+    }
+
+    /// How many lines of standard output there have been, written or not.
+    pub fn output_lines(&self) -> u64 {
+        self.owner.shared.lock().out_lines_ever
+    }
+
+    fn wait_until(&self, timeout: Duration, done: impl Fn(&Queue) -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let shared = &self.owner.shared;
         let mut queue = shared.lock();
-        while queue.writing || !queue.items.is_empty() {
+        while !done(&queue) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -265,10 +289,13 @@ impl Writer {
             queue.writing = true;
             drop(queue);
             for item in items {
-                let bytes = item.bytes();
+                let (bytes, is_output) = (item.bytes(), item.is_output());
                 self.show(item);
                 // Given back line by line: a writer that waits goes on as soon as there is room.
-                self.shared.lock().bytes -= bytes;
+                let mut queue = self.shared.lock();
+                queue.bytes -= bytes;
+                queue.out_lines -= u64::from(is_output);
+                drop(queue);
                 self.shared.changed.notify_all();
             }
         }
@@ -510,6 +537,28 @@ mod tests {
         screen.line(Stream::Stderr, b"x".to_vec());
         assert!(screen.flush(PATIENCE));
         assert_eq!(screen.lost(), None, "standard error isn't data");
+    }
+
+    #[test]
+    fn output_is_waited_for_and_a_stuck_log_is_not() {
+        let (open, gate) = mpsc::channel();
+        let out = testing::Sink::default();
+        let stopped = Stopped(gate, out.clone());
+        let screen = Screen::over(Box::new(stopped), Box::new(io::sink()), ProgressMode::Lines);
+        screen.line(Stream::Stdout, b"data".to_vec());
+        assert!(!screen.flush_output(Duration::from_millis(20)), "nobody reads it yet");
+        drop(open);
+        assert!(screen.flush_output(PATIENCE));
+        assert_eq!(out.text(), "data\n");
+
+        let (_open, gate) = mpsc::channel();
+        let stopped = Stopped(gate, testing::Sink::default());
+        let screen = Screen::over(Box::new(io::sink()), Box::new(stopped), ProgressMode::Lines);
+        screen.line(Stream::Stdout, b"data".to_vec());
+        assert!(screen.flush_output(PATIENCE));
+        screen.log_line(Stream::Stderr, b"log".to_vec());
+        assert!(screen.flush_output(PATIENCE));
+        assert!(!screen.flush(Duration::from_millis(20)));
     }
 
     /// Aim: log lines never wait for a terminal that is stopped, and flush gives up in time.
