@@ -2,7 +2,7 @@
 
 use dchost::cli::{Cli, Command, LogFormat};
 use dchost::commands::{self, launch::LaunchError};
-use dchost::config::{self, Environment, LogConfig};
+use dchost::config::{self, Environment};
 use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
@@ -16,11 +16,14 @@ fn main() -> ExitCode {
     let cli = match Cli::read(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            if !commands::plan::print_usage_error(&arguments, &error) {
-                // Nobody is left to tell where that fails.
-                let _ = error.print();
-            }
-            return code(if error.use_stderr() { Exit::Refused } else { Exit::Done });
+            let told = commands::plan::print_usage_error(&arguments, &error);
+            return match if told { Ok(()) } else { commands::print_clap(&error) } {
+                Ok(()) => code(if error.use_stderr() { Exit::Refused } else { Exit::Done }),
+                Err(error) => {
+                    report(&error, LogFormat::Text);
+                    code(Exit::Files)
+                }
+            };
         }
     };
     let environment = Environment::of_process();
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
         (None, Some(Command::New(args))) => commands::new::run(args),
     };
     code(result.unwrap_or_else(|error| {
-        report(&error, log);
+        report(&error, log.format);
         let known = (error.downcast_ref::<LaunchError>().map(LaunchError::exit))
             .or_else(|| error.downcast_ref::<LoadError>().map(LoadError::exit))
             .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit));
@@ -55,8 +58,8 @@ fn main() -> ExitCode {
 }
 
 /// Tells an error and its causes, once.
-fn report(error: &anyhow::Error, log: LogConfig) {
-    match log.format {
+fn report(error: &anyhow::Error, format: LogFormat) {
+    match format {
         LogFormat::Text => {
             use std::io::Write as _;
             // Nobody is left to tell where that fails.

@@ -1,5 +1,6 @@
 //! `dchost inspect`: what a file is and whether it would run, without running it.
 
+use super::print;
 use crate::cli::{self, InspectFormat};
 use crate::config::{self, Environment};
 use crate::coordinator::resolve::values::digest_text;
@@ -8,7 +9,6 @@ use crate::runtime::{Engine, FileKind, Inspection, Item};
 use crate::text::shown;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::path::Path;
 
 /// Prints what a file is to stdout, as text or as one JSON object.
@@ -47,15 +47,6 @@ fn inspect(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Ins
     let engine = Engine::new(settings.engine())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
     Ok(runtime.block_on(engine.inspect(&args.file, &settings.limits.of_guest()))?)
-}
-
-fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // The reader has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }
 
 /// Why a run refuses it, as the run would say it.

@@ -31,7 +31,7 @@ use crate::handles::{Handles, Job, TaskVariables};
 use crate::ids::Caller;
 use crate::runtime::{Engine, GuestOptions, Module};
 use crate::variables::{Spare, Store, StoreOptions};
-use guest::{Ended, Guests};
+use guest::{Dump, Ended, Guests};
 use standing::Standing;
 use std::net::TcpListener;
 use std::path::Path;
@@ -47,6 +47,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long the control runtime's blocking calls (name look-ups, files) may hold up the process's end.
 const RUNTIME_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// How often a process that waits for the reader of its output looks whether it has to end.
+const OUTPUT_POLL: Duration = Duration::from_millis(100);
+
+/// Attempts that may leave a core dump: those after them mostly end as they did, and each dump is as large as the memory.
+const DUMPED_ATTEMPTS_MAX: u32 = 3;
 
 /// Runs this process's task to its end.
 ///
@@ -90,6 +96,29 @@ impl Process {
             Ok(stop) => stop,
             Err(error) => return Outcome::failed(Exit::Files, format!("can't watch for signals: {error}")),
         };
+        let outcome = self.run_until(listener, &stop).await;
+        match self.output_read(&stop).await {
+            Some(reason) if outcome.exit == Exit::Done => stopped(&reason),
+            _ => outcome,
+        }
+    }
+
+    /// Waits until what the guest printed is read: as it waited while it ran. Says what ended the wait, if that did.
+    async fn output_read(&self, stop: &Stop) -> Option<Reason> {
+        loop {
+            let screen = self.console.screen().clone();
+            let written = tokio::task::spawn_blocking(move || screen.flush_output(OUTPUT_POLL)).await;
+            // The thread for it doesn't panic.
+            if written.unwrap_or(true) {
+                return None;
+            }
+            if let Some(reason) = stop.now() {
+                return Some(reason);
+            }
+        }
+    }
+
+    async fn run_until(&self, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
         let module = match &self.resolved.module {
             None => None,
             Some(path) => tokio::select! {
@@ -101,7 +130,7 @@ impl Process {
             },
         };
         match self.resolved.plan.runs.as_slice() {
-            [] => self.join(listener, &stop).await,
+            [] => self.join(listener, stop).await,
             [context] => {
                 let Some(module) = module else {
                     return Outcome::failed(
@@ -111,8 +140,8 @@ impl Process {
                 };
                 let context = Arc::new(context.clone());
                 match self.resolved.task {
-                    Some(task) => self.run_task(task, listener, &module, context, &stop).await,
-                    None => self.run_local(&module, context, &stop).await,
+                    Some(task) => self.run_task(task, listener, &module, context, stop).await,
+                    None => self.run_local(&module, context, stop).await,
                 }
             }
             several => {
@@ -196,13 +225,28 @@ impl Process {
         let local = self.local_variables(&store, attempt);
         let number = attempt.map_or(0, |attempt| attempt.number);
         let reach = Reach { member: standing.member.clone(), peers: Some(peers.clone()), local, attempt: number };
-        let ended = self.run_guest(module, context, reach, stop).await;
-        // What the run wrote is in place before anybody hears that it has ended.
-        let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
+        let (ended, dump) = self.run_guest(module, context, reach, stop).await;
+        let end = async {
+            // What the run wrote is in place before anybody hears that it has ended.
+            let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
+            self.end_task(&standing, ended, stop).await
+        };
+        // Side by side: the others need not wait for a disk to hear that this run has ended.
+        let dumped = async {
+            if let Some(dump) = dump {
+                dump.finish(stop).await;
+            }
+        };
+        tokio::join!(end, dumped).0
+    }
+
+    /// Tells the leader how the run has ended, and waits until the task may go.
+    async fn end_task(&self, standing: &Standing, ended: Ended, stop: &Stop) -> Outcome {
         let own = match ended {
             Ended::Run(outcome) => outcome,
-            Ended::Stopped(reason, outcome) => return self.leave(&standing, &reason, outcome).await,
+            Ended::Stopped(reason, outcome) => return self.leave(standing, &reason, outcome).await,
         };
+        let failure = Some(own.clone()).filter(|own| own.exit != Exit::Done);
         let job_ended = async {
             if let Some(member) = &standing.member {
                 member.end(own.report(false)).await;
@@ -211,7 +255,11 @@ impl Process {
         };
         let outcome = tokio::select! {
             outcome = job_ended => outcome,
-            reason = stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
+            // A failure stands, whatever ends the wait for the others.
+            reason = stop.wait() => {
+                let outcome = failure.unwrap_or_else(|| stopped(&reason));
+                return self.leave(standing, &reason, outcome).await;
+            }
         };
         standing.end().await;
         outcome
@@ -235,11 +283,20 @@ impl Process {
     }
 
     /// Runs `worker_fn` with what it may reach.
-    async fn run_guest(&self, module: &Module, context: Arc<WorkerContext>, reach: Reach, stop: &Stop) -> Ended {
+    async fn run_guest(
+        &self,
+        module: &Module,
+        context: Arc<WorkerContext>,
+        reach: Reach,
+        stop: &Stop,
+    ) -> (Ended, Option<Dump>) {
         let resolved = &self.resolved;
         let summary = match SummaryFile::open(resolved.summary_dir.as_deref(), &context) {
             Ok(summary) => Arc::new(summary),
-            Err(error) => return Ended::Run(Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error)))),
+            Err(error) => {
+                let outcome = Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error)));
+                return (Ended::Run(outcome), None);
+            }
         };
         let job: Arc<dyn Job> = match &reach.member {
             Some(member) => Arc::new(member.clone()),
@@ -271,19 +328,20 @@ impl Process {
             summary: summary.clone(),
             interrupt: interrupted,
         };
-        let options = self.guest_options();
-        let ended = guest::run(&self.guests, module, options, handles, interrupt, reach.member.as_ref(), stop).await;
-        guest::with_summary(ended, &summary, stop).await
+        let options = self.guest_options(reach.attempt);
+        let (ended, dump) =
+            guest::run(&self.guests, module, options, handles, interrupt, reach.member.as_ref(), stop).await;
+        (guest::with_summary(ended, &summary, stop).await, dump)
     }
 
-    fn guest_options(&self) -> GuestOptions {
+    fn guest_options(&self, attempt: u32) -> GuestOptions {
         let Resolved { guest_args, env, dirs, net, coredump_dir, limits, .. } = &self.resolved;
         GuestOptions {
             args: guest_args.clone(),
             env: env.clone(),
             dirs: dirs.clone(),
             net: net.clone(),
-            coredump_dir: coredump_dir.clone(),
+            coredump_dir: coredump_dir.clone().filter(|_| attempt < DUMPED_ATTEMPTS_MAX),
             limits: limits.clone(),
         }
     }

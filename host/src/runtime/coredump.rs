@@ -10,6 +10,7 @@
 use super::calls::panic_text;
 use super::limits::mib;
 use super::state::State;
+use super::watch::RunWatch;
 use crate::text::truncated;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use std::fs::{File, OpenOptions};
@@ -28,21 +29,42 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of a module's name that are written.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Writes a dump of `store` into `dir`, and logs where it is, or why there is none.
-pub(super) fn leave(dir: &Path, store: &mut Store<State>, error: &wasmtime::Error, name: &str) {
+/// Writes a dump of `store` into `dir`, and logs where it is, or why there is none. `watch` may give it up meanwhile.
+pub(super) fn leave(dir: &Path, store: &mut Store<State>, error: &wasmtime::Error, name: &str, watch: &RunWatch) {
     let Some(dump) = error.downcast_ref::<WasmCoreDump>() else {
         tracing::warn!("no core dump: the component's own code didn't run when it ended");
         return;
     };
     let path = dir.join(file_name(store.data()));
     // What wasmtime's functions meet in a store that trapped is the guest's making; it must not cost more than the dump.
-    let written = catch_unwind(AssertUnwindSafe(|| write_file(&path, |out| encode(out, store, dump, name))))
-        .unwrap_or_else(|panic| Err(io::Error::other(panic_text(&*panic))));
+    let written = catch_unwind(AssertUnwindSafe(|| {
+        write_file(&path, |out| encode(&mut Wanted { out, watch }, store, dump, name))
+    }))
+    .unwrap_or_else(|panic| Err(io::Error::other(panic_text(&*panic))));
     match written {
         Ok(bytes) => {
             tracing::info!("core dump `{}` written, {}; it holds the component's data", path.display(), mib(bytes))
         }
         Err(error) => tracing::warn!("no core dump: `{}` can't be written: {error}", path.display()),
+    }
+}
+
+/// Fails once nobody wants the dump any more.
+struct Wanted<'a, W> {
+    out: &'a mut W,
+    watch: &'a RunWatch,
+}
+
+impl<W: Write> Write for Wanted<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.watch.is_dump_given_up() {
+            return Err(io::Error::other("the process has to end"));
+        }
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn kind_of(error: &wasmtime::Error) -> String {
     kind(error, &frames(error))
 }
 
-/// Tells a trap as one block: last words, kind, frames, hint.
+/// Tells what else is known of a trap as one block: last words, frames, hint; empty where nothing is.
 pub(super) fn report(error: &wasmtime::Error, tail: &[String]) -> String {
     let frames = frames(error);
     let mut text = String::new();
@@ -50,17 +50,17 @@ pub(super) fn report(error: &wasmtime::Error, tail: &[String]) -> String {
             let _ = writeln!(text, "  | {line}");
         }
     }
-    let _ = write!(text, "guest trapped: {}", kind(error, &frames));
     let shown = fold(&frames);
     if !shown.is_empty() {
-        text.push_str("\nframes, innermost first:");
+        text.push_str("frames, innermost first:\n");
         for line in &shown {
-            let _ = write!(text, "\n  {line}");
+            let _ = writeln!(text, "  {line}");
         }
     }
     if let Some(hint) = hint(&frames) {
-        let _ = write!(text, "\nhint: {hint}");
+        let _ = writeln!(text, "hint: {hint}");
     }
+    text.truncate(text.trim_end_matches('\n').len());
     text
 }
 
@@ -317,8 +317,8 @@ mod tests {
         expect![[r#"
             the guest's last words on stderr:
               | thread panicked at src/lib.rs:3:5:
-              | loss is NaN
-            guest trapped: unreachable code reached (a panic or an abort)"#]]
+              | loss is NaN"#]]
         .assert_eq(&text);
+        assert_eq!(report(&Trap::UnreachableCodeReached.into(), &[]), "", "nothing else is known");
     }
 }

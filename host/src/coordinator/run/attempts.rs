@@ -25,7 +25,12 @@ impl Process {
         loop {
             let local = self.local_variables(&self.store(), None);
             let reach = Reach { member: None, peers: None, local, attempt };
-            let outcome = match self.run_guest(module, context.clone(), reach, stop).await {
+            let (ended, dump) = self.run_guest(module, context.clone(), reach, stop).await;
+            if let Some(dump) = dump {
+                // Its memory has to go before the next attempt has its own.
+                dump.finish(stop).await;
+            }
+            let outcome = match ended {
                 Ended::Run(outcome) => outcome,
                 Ended::Stopped(_, outcome) => return within(outcome, attempt, attempts_max),
             };

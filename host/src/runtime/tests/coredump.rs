@@ -1,6 +1,8 @@
 //! What a trap leaves on disk.
 
 use super::*;
+use crate::error::{Error, ErrorCode};
+use crate::handles::Handles;
 use crate::runtime::test_support::{EXIT, guest};
 use std::path::{Path, PathBuf};
 use wasmparser::{CoreDumpModulesSection, CoreDumpSection, CoreDumpStackSection, KnownCustom, Parser, Payload};
@@ -140,6 +142,55 @@ async fn an_exit_or_an_error_leaves_no_dump() {
         let (_, files) = dumped(dir.path(), bytes, Limits::default()).await;
         assert_eq!(files, Vec::<PathBuf>::new());
     }
+}
+
+/// Aim: a run that had to end in any case leaves none, nor does one whose dump was given up; the end is as it was, and told.
+#[tokio::test]
+async fn a_dump_that_nobody_wants_is_not_left() {
+    let body = r#"(func (export "run") (result i32) (unreachable))"#;
+    let engine = Engine::new(EngineOptions { coredump: true, ..EngineOptions::default() }).unwrap();
+    let module = engine.load_bytes("guest.wasm", guest(&[], body).into()).await.unwrap();
+    for (interrupted, given_up, left) in [(false, false, 1), (true, false, 0), (false, true, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = GuestOptions { coredump_dir: Some(dir.path().to_owned()), ..GuestOptions::default() };
+        let error = Error::new(ErrorCode::PeerFailed, "worker:1 failed");
+        let (_interrupt, receiver) = tokio::sync::watch::channel(interrupted.then_some(error));
+        let handles = Handles { interrupt: receiver, ..Fakes::new().handles() };
+        let watch = RunWatch::new();
+        if given_up {
+            watch.give_up_dump();
+        }
+        let report = module.run(options, handles, watch.clone()).await;
+        assert!(matches!(report.end, RunEnd::Trap { .. }), "{:?}", report.end);
+        assert_eq!(watch.ended().await.end, report.end);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), left, "{interrupted} {given_up}");
+    }
+}
+
+/// Aim: the end is known before the dump is written. Method: a runtime whose one thread for blocking calls is busy until the
+/// end was seen.
+#[test]
+fn the_end_is_told_before_the_dump_is_written() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+    let body = r#"(func (export "run") (result i32) (unreachable))"#;
+    let engine = Engine::new(EngineOptions { coredump: true, ..EngineOptions::default() }).unwrap();
+    let module = runtime.block_on(engine.load_bytes("guest.wasm", guest(&[], body).into())).unwrap();
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || waits.recv());
+    let options = GuestOptions { coredump_dir: Some(dir.path().to_owned()), ..GuestOptions::default() };
+    let (watch, handles) = (RunWatch::new(), Fakes::new().handles());
+    let run = runtime.spawn({
+        let watch = watch.clone();
+        async move { module.run(options, handles, watch).await }
+    });
+    let told = runtime.block_on(watch.ended());
+    assert!(matches!(told.end, RunEnd::Trap { .. }), "{told:?}");
+    assert_eq!(files(), 0);
+    drop(go_on);
+    assert_eq!(runtime.block_on(run).unwrap().end, told.end);
+    assert_eq!(files(), 1);
 }
 
 /// A dump that can't be written changes nothing else.
