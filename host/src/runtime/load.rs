@@ -140,7 +140,11 @@ pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Res
 
 /// Compiles a file to the bytes of another.
 pub(super) async fn precompile(engine: &Engine, path: &Path) -> Result<Vec<u8>, LoadError> {
-    let inner = load(engine, path).await?.inner;
+    let (bytes, metadata) = read_on_thread(engine, path).await?;
+    if is_sealed(&bytes) {
+        return Err(LoadError::AlreadyCompiled { path: path.display().to_string() });
+    }
+    let inner = load_read(engine, path, bytes, metadata).await?.inner;
     let component = inner.pre.instance_pre().component();
     engine.inner.maker.seal(component, &inner.digest, inner.size_bytes).map_err(|error| LoadError::Invalid {
         path: inner.path.clone(),
@@ -305,7 +309,7 @@ async fn open_sealed(
     on_thread("dchost-compile", &path, move || {
         let sealed = inner.maker.open(&bytes).map_err(|flaw| match flaw {
             Flaw::Damaged => LoadError::PrecompiledDamaged { path: shown.clone() },
-            Flaw::Maker(theirs) => {
+            Flaw::Other(theirs) => {
                 LoadError::PrecompiledByOther { path: shown.clone(), theirs, ours: inner.maker.words().to_owned() }
             }
         })?;
