@@ -107,14 +107,14 @@ pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadErr
 }
 
 /// Reads a file.
-async fn read_on_thread(engine: &Engine, path: &Path) -> Result<(Bytes, Metadata), LoadError> {
+pub(super) async fn read_on_thread(engine: &Engine, path: &Path) -> Result<(Bytes, Metadata), LoadError> {
     let (limit_bytes, file) = (file_bytes_max(engine), path.to_owned());
     on_thread("dchost-read", &path.display().to_string(), move || read(&file, limit_bytes)).await?
 }
 
 /// The largest file that is read, in bytes: before it is read nobody knows whether it is code, which is larger than the
 /// component it was made from.
-pub(super) fn file_bytes_max(engine: &Engine) -> u64 {
+fn file_bytes_max(engine: &Engine) -> u64 {
     let options = &engine.inner.options;
     let growth = if options.allow_precompiled { CODE_GROWTH_MAX } else { 1 };
     options.module_bytes_max.saturating_mul(growth)
@@ -154,7 +154,7 @@ pub(super) async fn precompile(engine: &Engine, path: &Path) -> Result<Vec<u8>, 
 }
 
 /// Reads a regular file of at most `limit_bytes`.
-pub(super) fn read(path: &Path, limit_bytes: u64) -> Result<(Bytes, Metadata), LoadError> {
+fn read(path: &Path, limit_bytes: u64) -> Result<(Bytes, Metadata), LoadError> {
     let read = || {
         let (file, metadata) = files::open(path)?;
         Ok((files::read(&file, &metadata, limit_bytes)?.into(), metadata))
