@@ -38,7 +38,7 @@ fn main() -> ExitCode {
         (Ok(()), None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
         (Ok(()), None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
         (Ok(()), None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
-        (Ok(()), None, Some(Command::Compile(args))) => commands::compile::run(args),
+        (Ok(()), None, Some(Command::Compile(args))) => commands::compile::run(args, &environment),
         (Ok(()), None, Some(Command::New(args))) => commands::new::run(args),
     };
     code(result.unwrap_or_else(|error| {
