@@ -274,7 +274,7 @@ fn shared(
     let env = reader.list("env", &guest.env, values::env_grant);
     let env_values = reader.env_values(&env);
     let module = reader.pick("module", module.cloned(), values::path);
-    let cache = reader.cache(guest.cache_dir.clone(), guest.no_cache);
+    let cache = reader.cache(guest.cache_dir.clone(), guest.no_cache, module.is_some());
     Settings {
         module,
         task: None,

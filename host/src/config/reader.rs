@@ -188,8 +188,8 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// The directory of compiled components.
-    pub(super) fn cache(&mut self, dir: Option<PathBuf>, no_cache: bool) -> Setting<Cache> {
+    /// The directory of compiled components; `compiles`: whether one will be.
+    pub(super) fn cache(&mut self, dir: Option<PathBuf>, no_cache: bool, compiles: bool) -> Setting<Cache> {
         if no_cache {
             return Setting { value: Cache::Off, origin: Origin::Flag };
         }
@@ -205,6 +205,11 @@ impl<'a> Reader<'a> {
         // The base directory rules of freedesktop.org: a relative XDG_CACHE_HOME doesn't count.
         let base = self.environment.directory("XDG_CACHE_HOME");
         let base = base.or_else(|| self.environment.directory("HOME").map(|home| home.join(".cache")));
+        if base.is_none() && compiles {
+            let why = "neither XDG_CACHE_HOME nor HOME is an absolute path";
+            self.warnings
+                .push(format!("compiled components are kept nowhere, since {why}: give --cache-dir, or --no-cache"));
+        }
         Setting::default(base.map_or(Cache::Off, |base| Cache::Dir(base.join("dchost"))))
     }
 }
