@@ -60,23 +60,52 @@ pub enum Command {
     /// Tells what a file is and whether it would run, without running it.
     Inspect(Box<Inspect>),
     /// Compiles a component ahead of time, for `--allow-precompiled`.
-    Compile(Compile),
+    Compile(Box<Compile>),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
 }
 
 /// Compiles a component ahead of time.
+///
+/// The component is read, compiled and linked as for a run, so that one that a run would refuse is refused here.
 #[derive(Clone, Debug, Args)]
 pub struct Compile {
     /// The component.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Where the code is written. It runs with this very version of dchost only, and with `--allow-precompiled`.
+    /// Where the code is written. It runs with this very version of dchost only, and with `--allow-precompiled`. A file that is
+    /// there is replaced, and nothing else: no directory, link, pipe or device, nor FILE itself.
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// Counts fuel, for runs with `-W fuel`. Default: not counted.
+    /// Counts fuel, for runs with `-W fuel`; the same as `-W fuel=1`, whatever the number. Default: not counted.
     #[arg(long)]
     pub fuel: bool,
+    /// A TOML file as runs have it, of which the settings here and `fuel` count. Default: none. [env: DCHOST_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What is compiled.
+    #[command(flatten)]
+    pub load: LoadOptions,
+    /// As for the run: fuel=N (it is counted; off), unknown-imports-trap (an import that dchost doesn't offer is no reason to
+    /// refuse the component; the run needs it too; off). [env: DCHOST_FUEL, DCHOST_UNKNOWN_IMPORTS_TRAP]
+    #[arg(short = 'W', value_name = "KEY=VALUE", value_delimiter = ',', value_parser = values::compile_option,
+          action = ArgAction::Append)]
+    pub wasm: Vec<WasmOption>,
+}
+
+/// Which components are loaded, and how long that may take.
+#[derive(Clone, Debug, Default, Args)]
+pub struct LoadOptions {
+    /// The sha256 that the component must have, checked before it is compiled; another one is exit 2. Default: any.
+    /// [env: DCHOST_DIGEST]
+    #[arg(long, value_name = "sha256:HEX", value_parser = values::digest)]
+    pub digest: Option<[u8; 32]>,
+    /// The largest component file; a larger one is exit 2. Default: 64MiB. [env: DCHOST_MAX_MODULE_SIZE]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub max_module_size: Option<u64>,
+    /// How long compiling the component may take; passing it is exit 2. Default: 60s. [env: DCHOST_COMPILE_TIMEOUT]
+    #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
+    pub compile_timeout: Option<Duration>,
 }
 
 /// Runs this process's task.
@@ -198,10 +227,9 @@ pub struct GuestOptions {
     /// checked after a name is looked up. May be repeated. Default: no network. [env: DCHOST_ALLOW_NET, several separated by `;`]
     #[arg(long = "allow-net", value_name = "HOST:PORT", value_parser = values::net_grant, action = ArgAction::Append)]
     pub allow_net: Vec<NetGrant>,
-    /// The sha256 that the component must have, checked before it is compiled; another one is exit 2. Default: any.
-    /// [env: DCHOST_DIGEST]
-    #[arg(long, value_name = "sha256:HEX", value_parser = values::digest)]
-    pub digest: Option<[u8; 32]>,
+    /// Which components are loaded.
+    #[command(flatten)]
+    pub load: LoadOptions,
     /// Loads a file of `dchost compile`, which is trusted as dchost itself is. Default: refused.
     /// [env: DCHOST_ALLOW_PRECOMPILED=true]
     #[arg(long)]
@@ -214,12 +242,6 @@ pub struct GuestOptions {
     /// resource-exhausted. Default: 256MiB. [env: DCHOST_MAX_TENSOR]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_tensor: Option<u64>,
-    /// The largest component file; a larger one is exit 2. Default: 64MiB. [env: DCHOST_MAX_MODULE_SIZE]
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub max_module_size: Option<u64>,
-    /// How long compiling the component may take; passing it is exit 2. Default: 60s. [env: DCHOST_COMPILE_TIMEOUT]
-    #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
-    pub compile_timeout: Option<Duration>,
     /// Bytes of variables that this process's server holds; more is refused to the caller with resource-exhausted; `none`:
     /// without limit. Default: none. [env: DCHOST_MAX_VARIABLE_BYTES]
     #[arg(long, value_name = "SIZE|none", value_parser = values::size_limit)]
@@ -284,6 +306,9 @@ pub struct Inspect {
     /// Exits with 2 where a run would refuse the file, with the same message. Default: 0 if the file can be read.
     #[arg(long)]
     pub check: bool,
+    /// A TOML file as runs have it, of which the settings below count. Default: none. [env: DCHOST_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// The limits of the run, and what the guest may use.
     #[command(flatten)]
     pub guest: GuestOptions,

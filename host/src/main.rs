@@ -7,6 +7,7 @@ use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
+use dchost::files;
 use dchost::runtime::{EngineError, LoadError};
 use dchost::text::escape_block;
 use std::process::ExitCode;
@@ -33,14 +34,15 @@ fn main() -> ExitCode {
     };
     let output = LogOutput::default();
     commands::logging::start(log, output.clone());
-    let result = match (faults, &cli.command) {
-        (Some(faults), _) => Err(faults.into()),
-        (None, None) => commands::run::run(&cli.run, log, &output, &environment),
-        (None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
-        (None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
-        (None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
-        (None, Some(Command::Compile(args))) => commands::compile::run(args),
-        (None, Some(Command::New(args))) => commands::new::run(args),
+    let result = match (files::survive_size_limit(), faults, &cli.command) {
+        (Err(error), _, _) => Err(anyhow::Error::from(error).context("can't take signals")),
+        (Ok(()), Some(faults), _) => Err(faults.into()),
+        (Ok(()), None, None) => commands::run::run(&cli.run, log, &output, &environment),
+        (Ok(()), None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
+        (Ok(()), None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
+        (Ok(()), None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
+        (Ok(()), None, Some(Command::Compile(args))) => commands::compile::run(args, &environment),
+        (Ok(()), None, Some(Command::New(args))) => commands::new::run(args),
     };
     code(result.unwrap_or_else(|error| {
         report(&error, log.format);

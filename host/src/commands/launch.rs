@@ -16,6 +16,7 @@ use crate::config::{self, Environment, LaunchConfig, LogConfig, is_inherited};
 use crate::coordinator::console::{LineFormat, ProgressMode, Screen, Stream, json_line};
 use crate::coordinator::resolve::values::EndRule;
 use crate::exit::Exit;
+use crate::files::{self, ReadError};
 use crate::handles::Level;
 use anyhow::Context as _;
 use child::{Child, ChildCommand, Display};
@@ -73,9 +74,9 @@ pub enum LaunchError {
     Module {
         /// The path as given.
         path: PathBuf,
-        /// What the system said.
+        /// Why not.
         #[source]
-        source: io::Error,
+        source: ReadError,
     },
     /// No port to be had on loopback.
     #[error("cannot bind a port of 127.0.0.1 for {task}")]
@@ -302,10 +303,8 @@ fn wait_for_output(screen: &Screen, all_drained: &Receiver<()>, received: &Recei
 
 fn check_module(options: &LaunchOptions) -> Result<(), LaunchError> {
     let path = &options.module;
-    let opened = std::fs::File::open(path)
-        .and_then(|file| file.metadata())
-        .and_then(|metadata| if metadata.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(()) });
-    opened.map_err(|source| LaunchError::Module { path: path.clone(), source })
+    files::open(path).map_err(|source| LaunchError::Module { path: path.clone(), source })?;
+    Ok(())
 }
 
 /// The task whose process leads the job.

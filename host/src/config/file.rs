@@ -2,8 +2,8 @@
 
 use super::{KEYS, twin};
 use crate::coordinator::resolve::{Fault, values};
+use crate::files::{self, ReadError};
 use crate::text::{LIKENESS_MIN, nearest, shown};
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -119,11 +119,11 @@ fn line_at(text: &str, at: usize) -> usize {
 ///
 /// # Errors
 /// It can't be read, is too large or is not UTF-8.
-pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
+pub(super) fn read_text(path: &Path) -> Result<String, ReadError> {
     let mut text = String::new();
-    let read = File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    let read = files::open_text(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if read as u64 > FILE_BYTES_MAX {
-        return Err(std::io::Error::other(format!("larger than {}", values::size_text(FILE_BYTES_MAX))));
+        return Err(std::io::Error::other(format!("larger than {}", values::size_text(FILE_BYTES_MAX))).into());
     }
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }

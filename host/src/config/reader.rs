@@ -189,8 +189,8 @@ impl<'a> Reader<'a> {
     }
 
     /// Where compiled components are kept: what the higher layer of the two settings says, and nowhere where one layer
-    /// says both. Flags can't say both, so that one of them is all that counts.
-    pub(super) fn cache(&mut self, dir: Option<PathBuf>, no_cache: bool) -> Setting<Cache> {
+    /// says both. Flags can't say both, so that one of them is all that counts. `compiles`: whether a component will be compiled.
+    pub(super) fn cache(&mut self, dir: Option<PathBuf>, no_cache: bool, compiles: bool) -> Setting<Cache> {
         let off = if dir.is_some() { Setting::default(false) } else { self.switch("no-cache", no_cache) };
         let dir = if no_cache { None } else { self.pick("cache-dir", dir, values::path) };
         match dir {
@@ -203,6 +203,11 @@ impl<'a> Reader<'a> {
         // The base directory rules of freedesktop.org: a relative XDG_CACHE_HOME doesn't count.
         let base = self.environment.directory("XDG_CACHE_HOME");
         let base = base.or_else(|| self.environment.directory("HOME").map(|home| home.join(".cache")));
+        if base.is_none() && compiles {
+            let why = "neither XDG_CACHE_HOME nor HOME is an absolute path";
+            self.warnings
+                .push(format!("compiled components are kept nowhere, since {why}: give --cache-dir, or --no-cache"));
+        }
         Setting::default(base.map_or(Cache::Off, |base| Cache::Dir(base.join("dchost"))))
     }
 }

@@ -94,8 +94,9 @@ fn text_of(error: &dyn Display) -> Option<String> {
     (!text.is_context()).then_some(text.0)
 }
 
-/// Takes text until it is known to be wasmtime's context, or long enough: wasmtime demangles names of C++, of which 230
-/// bytes can become 136 MiB in each frame, so that its context must not even be made.
+/// Takes text until it is known to be wasmtime's context, or long enough: the context repeats names that are as long as a
+/// component likes, in each frame, so that it must not even be made. wasmtime's demangler, by which 230 bytes of C++ can
+/// become 136 MiB, is left out of the build as well.
 #[derive(Default)]
 struct CauseText(String);
 
@@ -287,7 +288,7 @@ mod tests {
         assert_eq!(fold(&[of_rust]), ["... 1 of the runtime"]);
     }
 
-    /// A demangled name may be huge, so that the rest of wasmtime's context must not be asked for.
+    /// A name may be huge, so that the rest of wasmtime's context must not be asked for.
     #[test]
     fn frames_are_no_cause_and_are_not_even_printed() {
         struct Context(std::cell::Cell<u32>);

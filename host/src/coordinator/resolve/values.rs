@@ -326,6 +326,17 @@ pub fn wasm_option(text: &str) -> Result<WasmOption, ValueError> {
     })
 }
 
+/// Reads `KEY=VALUE` of `-W` where nothing runs.
+///
+/// # Errors
+/// As [`wasm_option`]; a KEY that only a run heeds.
+pub fn compile_option(text: &str) -> Result<WasmOption, ValueError> {
+    match wasm_option(text)? {
+        option @ (WasmOption::Fuel(_) | WasmOption::UnknownImportsTrap(_)) => Ok(option),
+        other => Err(ValueError(format!("`{other}` is for the run, here keys are fuel, unknown-imports-trap"))),
+    }
+}
+
 /// Reads `KEY=VALUE` of `-D`.
 ///
 /// # Errors

@@ -97,6 +97,14 @@ pub enum LoadError {
         /// The file.
         path: String,
     },
+    /// A file of `dchost compile`, to be compiled.
+    #[error(
+        "`{path}` is compiled already: run it with `--allow-precompiled`, or give the component (.wasm) that it was made from"
+    )]
+    AlreadyCompiled {
+        /// The file.
+        path: String,
+    },
     /// Precompiled code that somebody else may have written.
     #[error("`{path}` is precompiled code that may be forged: {why}")]
     PrecompiledDistrusted {
@@ -219,6 +227,7 @@ impl LoadError {
             | LoadError::PrecompiledDistrusted { .. }
             | LoadError::PrecompiledByOther { .. }
             | LoadError::PrecompiledDamaged { .. }
+            | LoadError::AlreadyCompiled { .. }
             | LoadError::Precompiled { .. }
             | LoadError::Feature { .. }
             | LoadError::Costly { .. }
