@@ -251,9 +251,9 @@ async fn a_write_to_a_file_beyond_its_permit_is_a_trap() {
         let (report, _) = run_on(&ENGINE, guest, options).await;
         match report.end {
             RunEnd::Done if allowed => {}
-            RunEnd::Trap { report, .. } if !allowed => {
+            RunEnd::Trap { kind, .. } if !allowed => {
                 let told = "a write of 65537 bytes to a file, but `check-write` allows 65536 at most";
-                assert!(report.contains(told), "{report}");
+                assert!(kind.contains(told), "{kind}");
             }
             end => panic!("a write of {bytes} bytes: {end:?}"),
         }
