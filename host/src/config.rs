@@ -40,7 +40,7 @@ pub const EVALUATOR_GRACE: Duration = Duration::from_secs(60);
 pub const CONTAINER: &str = "default";
 
 /// Every setting that the environment and the file may hold, named as its flag is.
-pub const KEYS: [&str; 42] = [
+pub const KEYS: [&str; 43] = [
     "module",
     "task",
     "cluster",
@@ -58,6 +58,7 @@ pub const KEYS: [&str; 42] = [
     "timeout",
     "max-attempts",
     "container",
+    "share-container",
     "summary-dir",
     "dir",
     "env",
@@ -290,6 +291,7 @@ fn shared(
         timeout: reader.pick_or("timeout", job.timeout, values::positive_timeout, Timeout(None)),
         max_attempts: reader.pick_or("max-attempts", job.max_attempts, values::count, 1),
         container: reader.pick_or("container", job.container.clone(), values::text, CONTAINER.to_owned()),
+        share_container: reader.switch("share-container", job.share_container),
         summary_dir: reader.pick("summary-dir", job.summary_dir.clone(), values::path),
         dirs: reader.list("dir", &guest.dirs, values::dir_grant),
         env,

@@ -4,7 +4,6 @@ use dchost::cli::{Cli, Command, LogFormat};
 use dchost::commands::{self, launch::LaunchError};
 use dchost::config::{self, Environment, LogConfig};
 use dchost::coordinator::console::LogOutput;
-use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
 use dchost::runtime::{EngineError, LoadError};
@@ -44,7 +43,7 @@ fn main() -> ExitCode {
         match (error.downcast_ref::<LaunchError>(), error.downcast_ref::<LoadError>()) {
             (Some(error), _) => error.exit(),
             (None, Some(error)) => error.exit(),
-            _ if error.is::<Faults>() || error.is::<NotServed>() || error.is::<EngineError>() => Exit::Refused,
+            _ if error.is::<Faults>() || error.is::<EngineError>() => Exit::Refused,
             // Standard output that can't be written, for instance.
             _ if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
             _ => Exit::Bug,

@@ -19,6 +19,7 @@ pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     flags.given("--barrier-timeout", &settings.barrier_timeout, Timeout::to_string);
     flags.given("--timeout", &settings.timeout, Timeout::to_string);
     flags.given("--container", &settings.container, String::clone);
+    flags.switch("--share-container", &settings.share_container);
     if let Some(dir) = &settings.summary_dir {
         flags.add("--summary-dir", dir.value.as_os_str());
     }

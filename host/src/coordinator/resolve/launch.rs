@@ -13,7 +13,7 @@ pub fn check_launch(settings: &Settings, client: bool) -> Result<(), Faults> {
     let faults = settings.faults.clone();
     let mut resolver = Resolver { settings, purpose: Purpose::Run, faults, warnings: Vec::new(), origins };
     resolver.check_values();
-    resolver.check_attempts_of_cluster();
+    resolver.check_attempts_of_tasks();
     let only = "leave it out: launch runs independent workers with between-graph replication";
     if let Some(mode) = settings.mode.as_ref().filter(|mode| mode.value == Mode::SplitClient) {
         let what = format!("mode `{}` is not served yet", mode.value.as_str());
