@@ -371,16 +371,17 @@ pub struct Launch {
     /// Adds an evaluator task.
     #[arg(long)]
     pub evaluator: bool,
-    /// Adds a split client. Not served yet.
+    /// Adds a split client, which runs every worker_fn; the tasks are standard servers then. The same as --mode split-client.
     #[arg(long)]
     pub client: bool,
     /// The component that holds worker_fn. [env: DCHOST_MODULE]
     #[arg(long, value_name = "FILE")]
     pub module: Option<PathBuf>,
-    /// How runs are placed. Only independent-worker is served yet. [env: DCHOST_MODE]
+    /// How runs are placed: in each task (independent-worker), or all in one client beside them (split-client).
+    /// Default: independent-worker, with --client split-client. [env: DCHOST_MODE]
     #[arg(long, value_name = "MODE", value_parser = mode_parser())]
     pub mode: Option<Mode>,
-    /// Whether each chief and worker runs worker_fn, or one driver for all. Only between-graph is served yet.
+    /// Whether each chief and worker runs worker_fn, or one driver for all. Default: between-graph.
     /// [env: DCHOST_REPLICATION]
     #[arg(long, value_name = "HOW", value_parser = replication_parser())]
     pub replication: Option<Replication>,

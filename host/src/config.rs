@@ -13,7 +13,7 @@ pub use child::is_inherited;
 pub use environment::Environment;
 pub use listener::take_listener;
 
-use crate::attend::Replication;
+use crate::attend::{Mode, Replication};
 use crate::cli::{self, GuestOptions, JobOptions, LogFormat, LogOptions, PlaceOptions};
 use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, Timeout, ValueError, WasmOption};
 use crate::coordinator::resolve::{
@@ -113,6 +113,8 @@ pub struct RunConfig {
 pub struct LaunchConfig {
     /// The component.
     pub module: PathBuf,
+    /// Whether a split client runs every worker_fn.
+    pub client: bool,
     /// Flags that every task gets: job, guest and limits. Without module, task, cluster, `--launched` and logging.
     pub child_arguments: Vec<OsString>,
     /// Arguments of every guest, to follow `--` at the end.
@@ -226,9 +228,13 @@ pub fn launch(args: &cli::Launch, environment: &Environment) -> Result<LaunchCon
     (settings.faults, settings.warnings) = (reader.faults, reader.warnings);
     check_directories(&mut settings);
     check_launch(&settings, args.client)?;
-    let child_arguments = child::arguments(&settings);
+    let client = args.client || settings.mode.as_ref().is_some_and(|mode| mode.value == Mode::SplitClient);
+    let mut child_arguments = child::arguments(&settings);
+    if client {
+        child_arguments.push(format!("--mode={}", Mode::SplitClient.as_str()).into());
+    }
     let module = settings.module.as_ref().map(|module| module.value.clone()).unwrap_or_default();
-    Ok(LaunchConfig { module, child_arguments, guest_args: args.guest_args.clone(), settings })
+    Ok(LaunchConfig { module, client, child_arguments, guest_args: args.guest_args.clone(), settings })
 }
 
 /// Reads the settings of a run, without validating them together.

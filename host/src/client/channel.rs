@@ -136,7 +136,8 @@ struct Peer {
 impl Peers {
     /// Makes the channels of a run; dials nobody.
     pub fn new(options: PeersOptions) -> Self {
-        let PeersOptions { cluster, caller, client_use, connections, runtime, connect_timeout, rejoin_timeout } = options;
+        let PeersOptions { cluster, caller, client_use, connections, runtime, connect_timeout, rejoin_timeout } =
+            options;
         let closing = CancellationToken::new();
         let shared = Shared {
             cluster,

@@ -47,9 +47,13 @@ pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &En
     for warning in &resolved.warnings {
         tracing::warn!("{warning}");
     }
+    let launched = resolved.launched;
     let outcome = coordinator::run::run(resolved, listener, console.clone());
-    if let Some(message) = &outcome.message {
-        console.error(message);
+    match &outcome.message {
+        // `dchost launch` says itself whom it ended, and why.
+        Some(message) if launched && outcome.exit == Exit::Terminated => tracing::info!("{message}"),
+        Some(message) => console.error(message),
+        None => {}
     }
     console.flush(FLUSH_TIMEOUT);
     Ok(outcome.exit)

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     let mut flags = Flags(Vec::new());
     let Settings { limits, .. } = settings;
+    flags.given("--replication", &settings.replication, |replication| replication.as_str().to_owned());
     flags.switch("--no-cluster-barrier", &settings.no_cluster_barrier);
     flags.given("--end", &settings.end, |end| end.to_string());
     flags.add("--connect-timeout", duration(settings.connect_timeout.value));

@@ -263,7 +263,8 @@ impl Resolver<'_> {
             let what = "is given, but no container that could be shared: each client has one of its own";
             self.fault(share_container.origin.place("share-container"), what, "name it with --container NAME");
         } else if share_container.value && !plan.is_client() {
-            self.warnings.push("--share-container is for a split client: tasks of a job share theirs anyway".to_owned());
+            self.warnings
+                .push("--share-container is for a split client: tasks of a job share theirs anyway".to_owned());
         }
         (!own).then(|| name.clone())
     }
@@ -273,8 +274,9 @@ impl Resolver<'_> {
         let Setting { value: attempts, origin } = &self.settings.max_attempts;
         // Reading refuses 0.
         if *attempts > 1 {
-            let what =
-                format!("`{attempts}` attempts of independent workers are not served yet, only of a local run or a split client");
+            let what = format!(
+                "`{attempts}` attempts of independent workers are not served yet, only of a local run or a split client"
+            );
             self.fault(origin.place("max-attempts"), what, "leave it out, or let the job be started anew from outside");
         }
     }

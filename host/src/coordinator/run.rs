@@ -110,10 +110,7 @@ impl Process {
             return self.join(listener, module.as_ref(), &stop).await;
         }
         let Some(module) = module else {
-            return Outcome::failed(
-                Exit::Bug,
-                "a run was planned without a module; a bug in dchost, please report it",
-            );
+            return Outcome::failed(Exit::Bug, "a run was planned without a module; a bug in dchost, please report it");
         };
         let contexts: Vec<_> = runs.iter().cloned().map(Arc::new).collect();
         match (self.resolved.task, contexts.as_slice()) {
@@ -210,8 +207,7 @@ impl Process {
             }
         };
         let attempt = registered.map(|registered| registered.attempt);
-        let caller =
-            Caller { container: self.container.clone(), task: Some(task), run_id: standing.run_id, attempt };
+        let caller = Caller { container: self.container.clone(), task: Some(task), run_id: standing.run_id, attempt };
         let peers = self.peers(caller, None, &Connections::default());
         let number = attempt.map_or(0, |attempt| attempt.number);
         let overseer: Arc<dyn Overseer> = match &standing.member {

@@ -228,8 +228,8 @@ mod tests {
     async fn scalars_are_json_lines_in_the_tasks_own_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let deep = dir.path().join("runs/7");
-        let summary =
-            SummaryFile::open(Some(&deep), &context(Some(Task::new(TaskType::Worker, 0)), true), "worker:0").expect("open");
+        let summary = SummaryFile::open(Some(&deep), &context(Some(Task::new(TaskType::Worker, 0)), true), "worker:0")
+            .expect("open");
         summary.scalar("loss", 1, 0.25);
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             summary.scalar("a \"tag\"", u64::MAX, value);
@@ -295,8 +295,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("file");
         fs::write(&file, "").expect("write");
-        let error =
-            SummaryFile::open(Some(&file.join("under")), &context(None, true), "local").err().expect("a file is no directory");
+        let error = SummaryFile::open(Some(&file.join("under")), &context(None, true), "local")
+            .err()
+            .expect("a file is no directory");
         assert!(error.to_string().contains("local.jsonl"), "{error}");
         assert!(error.to_string().contains("--summary-dir"), "{error}");
     }

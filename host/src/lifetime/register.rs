@@ -246,10 +246,7 @@ impl Lifetime {
             return refuse(format!("{task} runs as {}, but its leader {leader} as {ours}", mode.as_str()));
         }
         // A ps does the same under either.
-        if registration.mode.is_some()
-            && task.job != TaskType::Ps
-            && registration.replication != own.replication
-        {
+        if registration.mode.is_some() && task.job != TaskType::Ps && registration.replication != own.replication {
             return refuse(format!(
                 "{task} runs {}, but its leader {leader} {}: give all tasks the same --replication",
                 registration.replication.as_str(),

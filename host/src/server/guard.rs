@@ -115,7 +115,6 @@ impl Rpc {
             | Rpc::Call => true,
         }
     }
-
 }
 
 impl fmt::Display for Rpc {

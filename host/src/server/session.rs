@@ -176,18 +176,14 @@ impl Sessions {
     /// A session of the container whose stream is open and whose caller is such; none where there is none.
     pub fn attached(&self, container: &str, such: impl Fn(&Caller) -> bool) -> Option<SessionRow> {
         let state = self.lock();
-        let is = |session: &&Session| session.attached && session.caller.container == container && such(&session.caller);
+        let is =
+            |session: &&Session| session.attached && session.caller.container == container && such(&session.caller);
         state.sessions.values().find(is).map(Session::row)
     }
 
     /// Every session, by container and run.
     pub fn list(&self) -> Vec<SessionRow> {
-        let mut rows: Vec<_> = self
-            .lock()
-            .sessions
-            .values()
-            .map(Session::row)
-            .collect();
+        let mut rows: Vec<_> = self.lock().sessions.values().map(Session::row).collect();
         rows.sort_by(|a, b| (&a.caller.container, a.caller.run_id).cmp(&(&b.caller.container, b.caller.run_id)));
         rows
     }

@@ -507,8 +507,8 @@ fn faults_of_different_kinds_come_in_one_report() {
         Some(tf_config),
         &[
             &["`--container`", "`a b`"],
-            &["`--max-attempts`", "not served yet"],
             &["task of `TF_CONFIG`", "`gpu`"],
+            &["`--max-attempts`", "not served yet"],
             &["`worker:0`", "no port"],
             &["`worker:1`", "`@`"],
         ],

@@ -31,7 +31,8 @@ impl Process {
         let leader = Incarnation::draw(&mut rand::rng());
         let (runs, container) = (contexts.len(), &self.container);
         info!("split client with {runs} runs of worker_fn, in container `{container}`");
-        self.attempts(async |number| self.run_siblings(module, contexts, Attempt { leader, number }, stop).await, stop).await
+        self.attempts(async |number| self.run_siblings(module, contexts, Attempt { leader, number }, stop).await, stop)
+            .await
     }
 
     /// One attempt: all runs, until the last has ended.
@@ -52,8 +53,11 @@ impl Process {
         let _over = over.clone().drop_guard();
         tokio::spawn(clock.run(over));
         // A client that shares its container has no say in when its content ends.
-        let (client_use, told) =
-            if self.resolved.share_container { (ClientUse::Shared, None) } else { (ClientUse::Exclusive, Some(attempt)) };
+        let (client_use, told) = if self.resolved.share_container {
+            (ClientUse::Shared, None)
+        } else {
+            (ClientUse::Exclusive, Some(attempt))
+        };
         let mut connections = Connections::default();
         let mut peers = Vec::with_capacity(siblings.len());
         let mut runs = JoinSet::new();

@@ -92,10 +92,8 @@ async fn nobody_passes_a_round_that_others_have_not_reached() {
 async fn a_deadline_names_who_is_missing() {
     let siblings = client(3, false, EndRule::AllDone);
     let began = Instant::now();
-    let (first, second) = tokio::join!(
-        siblings[0].barrier("epoch", Some(Duration::from_secs(7))),
-        siblings[2].barrier("epoch", None)
-    );
+    let (first, second) =
+        tokio::join!(siblings[0].barrier("epoch", Some(Duration::from_secs(7))), siblings[2].barrier("epoch", None));
     for error in [first.expect_err("incomplete"), second.expect_err("incomplete")] {
         assert_eq!((error.code, error.tasks), (ErrorCode::DeadlineExceeded, vec![Task::new(TaskType::Worker, 1)]));
     }
@@ -136,7 +134,11 @@ async fn the_first_failure_ends_the_others_and_stays_the_cause() {
     third.overdue().wait_for(|overdue| *overdue).await.expect("the clock runs");
     assert_eq!(began.elapsed(), GUEST_GRACE);
     third.ended(trapped());
-    assert_eq!(third.cause().map(|cause| cause.task), Some(Task::new(TaskType::Worker, 1)), "a consequence is no cause");
+    assert_eq!(
+        third.cause().map(|cause| cause.task),
+        Some(Task::new(TaskType::Worker, 1)),
+        "a consequence is no cause"
+    );
 }
 
 #[tokio::test(start_paused = true)]
