@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 use dchost::client::channel::connect::endpoint;
-use dchost::client::channel::{Peers, PeersOptions};
+use dchost::client::channel::{Connections, Peers, PeersOptions};
 use dchost::client::variables::RemoteVariables;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::handles::{Change, InitializeMode, TaskVariables, UpdateKind, VariableRef};
@@ -102,6 +102,8 @@ fn start() -> Peers {
     let address = server.local_addr().to_string();
     tokio::spawn(server.run(CancellationToken::new()));
     Peers::new(PeersOptions {
+        client_use: None,
+        connections: Connections::default(),
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [address]),
         caller: Caller { container: "default".into(), task: None, run_id: RunId(1), attempt: None },
         runtime: Handle::current(),

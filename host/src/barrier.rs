@@ -60,6 +60,21 @@ pub struct BarrierStatus {
     pub since: Instant,
 }
 
+impl BarrierStatus {
+    /// Says for how long who keeps the others waiting.
+    pub fn line(&self, now: Instant) -> String {
+        format!(
+            "{}, generation {}: {} of {} arrived, waiting {} s for {}",
+            display_name(&self.name),
+            self.generation,
+            self.arrived.len(),
+            self.arrived.len() + self.missing.len(),
+            now.saturating_duration_since(self.since).as_secs(),
+            list_tasks(&self.missing)
+        )
+    }
+}
+
 /// Whether a barrier's answer ends its generation; the caller counts on to the next one only then.
 ///
 /// `failed-precondition`, `invalid-argument` and `resource-exhausted` refuse the one call and leave the generation open.

@@ -198,13 +198,19 @@ pub struct JobOptions {
     /// Wall clock for this process; passing it is exit 124; `none`: without limit. Default: none. [env: DCHOST_TIMEOUT]
     #[arg(long, value_name = "DURATION|none", value_parser = values::positive_timeout)]
     pub timeout: Option<Timeout>,
-    /// How often a local run is tried after an error, a trap or a limit, the first try included; each try begins without
-    /// variables, and `--timeout` spans all. In a cluster only 1 is served yet. Default: 1. [env: DCHOST_MAX_ATTEMPTS]
+    /// How often a local run or a split client is tried after a failure of a guest, or of a task that it needs, the first try
+    /// included; each try begins without variables, and `--timeout` spans all. Independent workers: only 1 is served yet.
+    /// Default: 1. [env: DCHOST_MAX_ATTEMPTS]
     #[arg(long, value_name = "N", value_parser = values::count::<u32>)]
     pub max_attempts: Option<u32>,
-    /// Namespace of variables and barriers on shared servers. Default: default. [env: DCHOST_CONTAINER]
+    /// Namespace of variables on shared servers. Default: `default`; for a split client one of its own, which ends with it,
+    /// where a named one stays. [env: DCHOST_CONTAINER]
     #[arg(long, value_name = "NAME")]
     pub container: Option<String>,
+    /// Lets a split client into its named container as it is, beside other clients or after them. Default: a container that
+    /// another client uses is refused, and what one left is dropped. [env: DCHOST_SHARE_CONTAINER=true]
+    #[arg(long)]
+    pub share_container: bool,
     /// Where the chief and the evaluator write their summaries, one file a task. Default: nowhere.
     /// [env: DCHOST_SUMMARY_DIR]
     #[arg(long, value_name = "DIR")]
@@ -345,16 +351,17 @@ pub struct Launch {
     /// Adds an evaluator task.
     #[arg(long)]
     pub evaluator: bool,
-    /// Adds a split client. Not served yet.
+    /// Adds a split client, which runs every worker_fn; the tasks are standard servers then. The same as --mode split-client.
     #[arg(long)]
     pub client: bool,
     /// The component that holds worker_fn. [env: DCHOST_MODULE]
     #[arg(long, value_name = "FILE")]
     pub module: Option<PathBuf>,
-    /// How runs are placed. Only independent-worker is served yet. [env: DCHOST_MODE]
+    /// How runs are placed: in each task (independent-worker), or all in one client beside them (split-client).
+    /// Default: independent-worker, with --client split-client. [env: DCHOST_MODE]
     #[arg(long, value_name = "MODE", value_parser = mode_parser())]
     pub mode: Option<Mode>,
-    /// Whether each chief and worker runs worker_fn, or one driver for all. Only between-graph is served yet.
+    /// Whether each chief and worker runs worker_fn, or one driver for all. Default: between-graph.
     /// [env: DCHOST_REPLICATION]
     #[arg(long, value_name = "HOW", value_parser = replication_parser())]
     pub replication: Option<Replication>,

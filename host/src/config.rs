@@ -15,7 +15,7 @@ pub use compile::{CompileConfig, compile};
 pub use environment::Environment;
 pub use listener::take_listener;
 
-use crate::attend::Replication;
+use crate::attend::{Mode, Replication};
 use crate::cli::{self, GuestOptions, JobOptions, LoadOptions, LogFormat, LogOptions, PlaceOptions};
 use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, SizeLimit, Timeout, WasmOption};
 use crate::coordinator::resolve::{
@@ -42,7 +42,7 @@ pub const EVALUATOR_GRACE: Duration = Duration::from_secs(60);
 pub const CONTAINER: &str = "default";
 
 /// Every setting that the environment and the file may hold, named as its flag is.
-pub const KEYS: [&str; 42] = [
+pub const KEYS: [&str; 43] = [
     "module",
     "task",
     "cluster",
@@ -60,6 +60,7 @@ pub const KEYS: [&str; 42] = [
     "timeout",
     "max-attempts",
     "container",
+    "share-container",
     "summary-dir",
     "dir",
     "env",
@@ -114,6 +115,8 @@ pub struct RunConfig {
 pub struct LaunchConfig {
     /// The component.
     pub module: PathBuf,
+    /// Whether a split client runs every worker_fn.
+    pub client: bool,
     /// Flags that every task gets: job, guest and limits. Without module, task, cluster, `--launched` and logging.
     pub child_arguments: Vec<OsString>,
     /// Arguments of every guest, to follow `--` at the end.
@@ -229,9 +232,13 @@ pub fn launch(args: &cli::Launch, environment: &Environment) -> Result<LaunchCon
     (settings.faults, settings.warnings) = (reader.faults, reader.warnings);
     check_directories(&mut settings);
     check_launch(&settings, args.client)?;
-    let child_arguments = child::arguments(&settings);
+    let client = args.client || settings.mode.as_ref().is_some_and(|mode| mode.value == Mode::SplitClient);
+    let mut child_arguments = child::arguments(&settings);
+    if client {
+        child_arguments.push(format!("--mode={}", Mode::SplitClient.as_str()).into());
+    }
     let module = settings.module.as_ref().map(|module| module.value.clone()).unwrap_or_default();
-    Ok(LaunchConfig { module, child_arguments, guest_args: args.guest_args.clone(), settings })
+    Ok(LaunchConfig { module, client, child_arguments, guest_args: args.guest_args.clone(), settings })
 }
 
 /// Reads the settings of a run, without validating them together.
@@ -296,6 +303,7 @@ fn shared(
         timeout: reader.pick_or("timeout", job.timeout, values::positive_timeout, Timeout(None)),
         max_attempts: reader.pick_or("max-attempts", job.max_attempts, values::count, 1),
         container: reader.pick_or("container", job.container.clone(), values::text, CONTAINER.to_owned()),
+        share_container: reader.switch("share-container", job.share_container),
         summary_dir: reader.pick("summary-dir", job.summary_dir.clone(), values::path),
         dirs: reader.list("dir", &guest.dirs, values::dir_grant),
         env,

@@ -10,4 +10,6 @@ pub mod placement;
 pub mod plan;
 pub mod resolve;
 pub mod run;
+pub mod siblings;
 pub mod summary;
+mod task_barriers;

@@ -91,6 +91,15 @@ pub struct Caller {
     pub attempt: Option<Attempt>,
 }
 
+/// How a split client uses its container on the servers that it meets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ClientUse {
+    /// Alone: what another one left is dropped, and one that lives is in the way.
+    Exclusive,
+    /// With others (`--share-container`): it takes the content as it is.
+    Shared,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

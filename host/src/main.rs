@@ -4,7 +4,6 @@ use dchost::cli::{Cli, Command, LogFormat};
 use dchost::commands::{self, launch::LaunchError};
 use dchost::config::{self, Environment};
 use dchost::coordinator::console::LogOutput;
-use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
 use dchost::files;
@@ -51,7 +50,7 @@ fn main() -> ExitCode {
             .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit));
         match known {
             Some(exit) => exit,
-            None if error.is::<Faults>() || error.is::<NotServed>() => Exit::Refused,
+            None if error.is::<Faults>() => Exit::Refused,
             // Standard output that can't be written, for instance.
             None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
             None => Exit::Bug,

@@ -147,7 +147,7 @@ impl Variables for Boundary {
 }
 
 /// Handles that take no time. Must be called within a runtime.
-pub(crate) fn handles(room: Arc<Room>, lines: Arc<Lines>) -> Handles {
+pub(crate) fn handles(job: Arc<dyn Job>, lines: Arc<Lines>) -> Handles {
     let real = PlacedVariables::new(PlacementOptions {
         cluster: ClusterSpec::new(),
         run_task: None,
@@ -167,7 +167,7 @@ pub(crate) fn handles(room: Arc<Room>, lines: Arc<Lines>) -> Handles {
             distributed_mode: false,
             has_barrier: true,
         }),
-        job: room,
+        job,
         variables: Arc::new(Boundary(real)),
         console: lines,
         summary: Arc::new(NoSummary),

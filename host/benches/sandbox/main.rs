@@ -4,6 +4,7 @@
 //! machine's mood hits all alike. Tables show the median of all passes, and the best pass. README.md beside this folder says how
 //! to run it and what came out. `cargo bench -p dchost --bench sandbox -- calls` runs one part.
 
+mod barrier;
 mod calls;
 mod fakes;
 mod guests;
@@ -18,13 +19,14 @@ mod tensors;
 use std::process::Command;
 
 /// The parts, in the order in which they run.
-const PARTS: [(&str, fn()); 6] = [
+const PARTS: [(&str, fn()); 7] = [
     ("calls", calls::run),
     ("tensors", tensors::run),
     ("matmul", matmul::run),
     ("start", start::run),
     ("memory", memory::run),
     ("process", process::run),
+    ("barrier", barrier::run),
 ];
 
 fn main() {

@@ -6,7 +6,7 @@
 
 use crate::cluster::{ClusterSpec, Task};
 use crate::error::{Error, ErrorCode, Result};
-use crate::ids::{Caller, Incarnation};
+use crate::ids::{Caller, ClientUse, Incarnation};
 use crate::sync::lock;
 use crate::variables::STAGING;
 use crate::wire::header::{Header, SESSION};
@@ -15,6 +15,7 @@ use crate::wire::v1;
 use connect::{Failure, FailureKind, endpoint, failure};
 use link::{Backoff, Link};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -58,12 +59,35 @@ pub struct PeersOptions {
     pub cluster: ClusterSpec,
     /// Who calls.
     pub caller: Caller,
+    /// How a split client uses its container; none for a task of a job.
+    pub client_use: Option<ClientUse>,
+    /// Connections that it shares with other runs.
+    pub connections: Connections,
     /// The control runtime.
     pub runtime: Handle,
     /// How long a task may stay unreachable at first contact.
     pub connect_timeout: Duration,
     /// How long a task may stay unreachable after contact.
     pub rejoin_timeout: Duration,
+}
+
+/// Connections of this process to other tasks, for one run or for several of them. Cheap to clone; all clones share.
+#[derive(Clone, Debug, Default)]
+pub struct Connections(Arc<Mutex<HashMap<(Task, Lane), Channel>>>);
+
+impl Connections {
+    /// The connection to a task; it connects, and reconnects, when it is used.
+    fn channel(&self, task: Task, lane: Lane, address: &str, runtime: &Handle) -> Result<Channel> {
+        match lock(&self.0).entry((task, lane)) {
+            Entry::Occupied(channel) => Ok(channel.get().clone()),
+            Entry::Vacant(place) => {
+                let endpoint = endpoint(address)?;
+                // The connection's tasks and timers belong to the runtime that it is made in.
+                let _entered = runtime.enter();
+                Ok(place.insert(endpoint.connect_lazy()).clone())
+            }
+        }
+    }
 }
 
 /// One run's channels and sessions to other tasks. Cheap to clone; the last clone's drop ends the sessions.
@@ -84,6 +108,8 @@ struct PeersHandle {
 struct Shared {
     cluster: ClusterSpec,
     caller: Caller,
+    client_use: Option<ClientUse>,
+    connections: Connections,
     runtime: Handle,
     connect_timeout: Duration,
     rejoin_timeout: Duration,
@@ -97,8 +123,6 @@ struct Shared {
 struct Peer {
     task: Task,
     address: String,
-    /// Made at first use: control, bulk.
-    channels: [OnceLock<Channel>; 2],
     /// Of the last write.
     sequence: AtomicU64,
     /// Of the task since first contact.
@@ -112,11 +136,14 @@ struct Peer {
 impl Peers {
     /// Makes the channels of a run; dials nobody.
     pub fn new(options: PeersOptions) -> Self {
-        let PeersOptions { cluster, caller, runtime, connect_timeout, rejoin_timeout } = options;
+        let PeersOptions { cluster, caller, client_use, connections, runtime, connect_timeout, rejoin_timeout } =
+            options;
         let closing = CancellationToken::new();
         let shared = Shared {
             cluster,
             caller,
+            client_use,
+            connections,
             runtime,
             connect_timeout,
             rejoin_timeout,
@@ -168,7 +195,7 @@ impl Peers {
         loop {
             let expected = shared.session(&peer).await?;
             let header = Header { caller: shared.caller(), sequence, expected: Some(expected) };
-            let channel = peer.channel(lane, &shared.runtime)?;
+            let channel = shared.channel(&peer, lane)?;
             let started = Instant::now();
             let outcome = tokio::select! {
                 biased;
@@ -254,6 +281,10 @@ impl Shared {
         tokio::time::sleep(duration)
     }
 
+    fn channel(&self, peer: &Peer, lane: Lane) -> Result<Channel> {
+        self.connections.channel(peer.task, lane, &peer.address, &self.runtime)
+    }
+
     fn peer(&self, task: Task) -> Result<Arc<Peer>> {
         let Some(address) = self.cluster.address(task) else {
             let tasks: Vec<_> = self.cluster.iter().map(|(task, _)| task).collect();
@@ -303,7 +334,6 @@ impl Peer {
         Peer {
             task,
             address: address.to_owned(),
-            channels: Default::default(),
             sequence: AtomicU64::new(0),
             incarnation: Mutex::default(),
             restarted: OnceLock::new(),
@@ -313,18 +343,6 @@ impl Peer {
 
     fn incarnation(&self) -> MutexGuard<'_, Option<Incarnation>> {
         lock(&self.incarnation)
-    }
-
-    /// The connection of a lane; it connects, and reconnects, when it is used.
-    fn channel(&self, lane: Lane, runtime: &Handle) -> Result<Channel> {
-        let slot = &self.channels[lane as usize];
-        if let Some(channel) = slot.get() {
-            return Ok(channel.clone());
-        }
-        let endpoint = endpoint(&self.address)?;
-        // The connection's tasks and timers belong to the runtime that it is made in.
-        let _entered = runtime.enter();
-        Ok(slot.get_or_init(|| endpoint.connect_lazy()).clone())
     }
 
     /// Notes the incarnation that answers; another one than before has lost what the run had there.

@@ -15,6 +15,7 @@ use crate::cluster::{Task, TaskType};
 use crate::config::{self, Environment, LaunchConfig, LogConfig, is_inherited};
 use crate::coordinator::console::{LineFormat, ProgressMode, Screen, Stream, json_line};
 use crate::coordinator::resolve::values::EndRule;
+use crate::coordinator::siblings::CLIENT;
 use crate::exit::Exit;
 use crate::files::{self, ReadError};
 use crate::handles::Level;
@@ -43,12 +44,16 @@ pub struct LaunchOptions {
     pub ps: u32,
     /// Whether there is an evaluator task.
     pub evaluator: bool,
+    /// Whether there is a split client, which runs every worker_fn, so that all else only serves.
+    pub client: bool,
     /// The component.
     pub module: PathBuf,
     /// The program to start for each task: this dchost itself.
     pub program: PathBuf,
     /// What stands before the task's own flags; empty for dchost itself (a wrapper such as numactl takes some).
     pub program_args: Vec<OsString>,
+    /// How often a client is tried (`--max-attempts`).
+    pub attempts_max: u32,
     /// Flags that every task gets, as a command line has them: settings of the job and of the guest.
     pub flags: Vec<OsString>,
     /// Arguments of every guest.
@@ -152,6 +157,8 @@ fn options(
         chief: args.chief,
         ps: args.ps,
         evaluator: args.evaluator,
+        client: config.client,
+        attempts_max: config.settings.max_attempts.value,
         module: config.module,
         program,
         program_args: Vec::new(),
@@ -194,11 +201,14 @@ fn run_on(
     }
     check_module(options)?;
     let Layout { cluster, listeners } = Layout::bind(options)?;
-    let tasks: Vec<Task> = listeners.iter().map(|(task, _)| *task).collect();
+    // Servers first: the client finds them all.
+    let listeners = listeners.into_iter().map(|(task, listener)| (task, Some(listener)));
+    let processes: Vec<_> = listeners.chain(options.client.then_some((CLIENT, None))).collect();
+    let tasks: Vec<Task> = processes.iter().map(|(task, _)| *task).collect();
     let width = tasks.iter().map(|task| task.to_string().len()).max().unwrap_or_default();
     let (drained, all_drained) = mpsc::channel();
     let mut children: Vec<Child> = Vec::new();
-    for (number, (task, listener)) in listeners.into_iter().enumerate() {
+    for (number, (task, listener)) in processes.into_iter().enumerate() {
         let command = ChildCommand {
             program: &options.program,
             args: arguments(options, task, &cluster),
@@ -309,15 +319,22 @@ fn check_module(options: &LaunchOptions) -> Result<(), LaunchError> {
 
 /// The task whose process leads the job.
 fn leader(options: &LaunchOptions) -> Task {
+    if options.client {
+        return CLIENT;
+    }
     Task::new(if options.chief { TaskType::Chief } else { TaskType::Worker }, 0)
 }
 
 fn arguments(options: &LaunchOptions, task: Task, cluster: &str) -> Vec<OsString> {
     let mut args = options.program_args.clone();
     args.extend(["--launched", "--task", &task.to_string(), "--cluster", cluster].map(OsString::from));
-    // A ps runs nothing: it need not read the component.
-    if task.job != TaskType::Ps {
+    // Who runs nothing need not read the component.
+    let runs = if options.client { task == CLIENT } else { task.job != TaskType::Ps };
+    if runs {
         args.extend(["--module".into(), options.module.clone().into_os_string()]);
+    }
+    if task == CLIENT {
+        args.push(format!("--max-attempts={}", options.attempts_max).into());
     }
     args.extend(options.flags.iter().cloned());
     if !options.guest_args.is_empty() {

@@ -10,8 +10,7 @@ use std::ffi::OsString;
 
 /// Prints the plan to stdout, as a table or as one JSON object; warnings go to the log.
 ///
-/// Exits with 2 where the configuration is refused; the JSON object then holds the `error`. A plan that this version
-/// doesn't run is printed all the same, with a warning.
+/// Exits with 2 where the configuration is refused; the JSON object then holds the `error`.
 ///
 /// # Errors
 /// The table form's refusals; stdout can't be written.
@@ -20,9 +19,6 @@ pub fn run(args: &cli::Plan, environment: &Environment) -> anyhow::Result<Exit> 
         (Ok(resolved), format) => {
             for warning in &resolved.warnings {
                 tracing::warn!("{warning}");
-            }
-            if let Err(not_served) = resolved.plan.check_served() {
-                tracing::warn!("{not_served}");
             }
             match format {
                 PlanFormat::Json => print(&format!("{}\n", json_plan(&resolved.plan)))?,

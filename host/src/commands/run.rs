@@ -4,6 +4,7 @@ use crate::cli::{self, LogFormat};
 use crate::config::{self, Environment, LogConfig};
 use crate::coordinator;
 use crate::coordinator::console::{ConsoleOptions, LineFormat, LogOutput, ProcessConsole};
+use crate::coordinator::siblings::CLIENT;
 use crate::exit::Exit;
 use crate::handles::Level;
 use std::time::Duration;
@@ -16,13 +17,11 @@ const FLUSH_TIMEOUT: Duration = Duration::from_millis(400);
 /// From when the task is known on, the log goes through the process's console.
 ///
 /// # Errors
-/// The configuration is refused ([`Faults`](crate::coordinator::resolve::Faults)), or not served by this version
-/// ([`NotServed`](crate::coordinator::plan::NotServed)); both before anything is bound or started.
+/// The configuration is refused ([`Faults`](crate::coordinator::resolve::Faults)), before anything is bound or started.
 pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &Environment) -> anyhow::Result<Exit> {
     let config::RunConfig { resolved, listener } = config::run(args, environment)?;
-    resolved.plan.check_served()?;
     let console = ProcessConsole::new(ConsoleOptions {
-        task: resolved.task,
+        task: resolved.task.or_else(|| resolved.plan.is_client().then_some(CLIENT)),
         format: match log.format {
             LogFormat::Text => LineFormat::Text,
             LogFormat::Json => LineFormat::Json,
@@ -48,9 +47,13 @@ pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &En
     for warning in &resolved.warnings {
         tracing::warn!("{warning}");
     }
+    let launched = resolved.launched;
     let outcome = coordinator::run::run(resolved, listener, console.clone());
-    if let Some(message) = &outcome.message {
-        console.error(message);
+    match &outcome.message {
+        // `dchost launch` says itself whom it ended, and why.
+        Some(message) if launched && outcome.exit == Exit::Terminated => tracing::info!("{message}"),
+        Some(message) => console.error(message),
+        None => {}
     }
     console.flush(FLUSH_TIMEOUT);
     match console.screen().lost() {

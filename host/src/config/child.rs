@@ -11,6 +11,7 @@ use std::time::Duration;
 pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     let mut flags = Flags(Vec::new());
     let Settings { limits, .. } = settings;
+    flags.given("--replication", &settings.replication, |replication| replication.as_str().to_owned());
     flags.switch("--no-cluster-barrier", &settings.no_cluster_barrier);
     flags.given("--end", &settings.end, |end| end.to_string());
     flags.add("--connect-timeout", duration(settings.connect_timeout.value));
@@ -19,6 +20,7 @@ pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     flags.given("--barrier-timeout", &settings.barrier_timeout, Timeout::to_string);
     flags.given("--timeout", &settings.timeout, Timeout::to_string);
     flags.given("--container", &settings.container, String::clone);
+    flags.switch("--share-container", &settings.share_container);
     if let Some(dir) = &settings.summary_dir {
         flags.add("--summary-dir", dir.value.as_os_str());
     }

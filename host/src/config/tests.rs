@@ -1,7 +1,6 @@
 //! Layers, files, environment; what a launched task is told.
 
 use super::*;
-use crate::attend::Mode;
 use crate::cli::{Cli, Command};
 use crate::coordinator::resolve::{Cache, Origin};
 use clap::Parser as _;
@@ -387,16 +386,30 @@ fn what_launch_was_told_reaches_its_tasks_as_flags() {
 }
 
 #[test]
-fn launch_refuses_what_it_does_not_serve_in_one_report() {
-    let report = launched(&["--workers=1", "--mode=split-client", "--client", "--replication=in-graph"], &[]);
+fn launch_refuses_what_does_not_fit_in_one_report() {
+    let report = launched(&["--workers=1", "--mode=independent-worker", "--client"], &[]);
     let report = report.expect_err("refused");
-    assert_eq!(report.0.len(), 4, "{report}");
-    for text in ["`--mode`", "`--client`", "`--replication`", "`--module`", "not served yet"] {
+    assert_eq!(report.0.len(), 2, "{report}");
+    for text in ["`--client`", "`--module`"] {
         assert!(report.to_string().contains(text), "{report}");
     }
-    assert!(launched(&["--workers=1", "--module=m", "--mode=independent-worker"], &[]).is_ok());
-    assert!(launched(&["--workers=1", "--module=m"], &[("DCHOST_MODE", "split-client")]).is_err());
-    assert_eq!(Some(Mode::IndependentWorker), values::mode("independent-worker").ok());
+    let report = launched(&["--workers=1", "--module=m", "--max-attempts=2"], &[]).expect_err("refused");
+    assert!(report.to_string().contains("`--max-attempts`"), "{report}");
+}
+
+#[test]
+fn launch_runs_a_client_where_it_is_asked_for() {
+    let client = |flags: &[&str], environment: &[(&str, &str)]| {
+        let config = launched(&[&["--workers=1", "--module=m"], flags].concat(), environment).expect("accepted");
+        let told = config.child_arguments.iter().any(|argument| argument == "--mode=split-client");
+        assert_eq!(told, config.client, "every task hears of it");
+        config.client
+    };
+    assert!(client(&["--client", "--max-attempts=2"], &[]));
+    assert!(client(&["--mode=split-client", "--client"], &[]));
+    assert!(client(&[], &[("DCHOST_MODE", "split-client")]));
+    assert!(!client(&[], &[]));
+    assert!(!client(&["--mode=independent-worker", "--replication=in-graph"], &[]));
 }
 
 #[test]

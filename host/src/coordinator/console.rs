@@ -92,6 +92,14 @@ impl ProcessConsole {
         ProcessConsole { shared: Arc::new(Shared { screen, options, name, prefix, progress }) }
     }
 
+    /// The console of one of several runs in this process: the same screen, and lines that say whose they are.
+    pub fn of_run(&self, task: Task) -> Self {
+        let options = ConsoleOptions { task: Some(task), ..self.shared.options.clone() };
+        let (screen, name, prefix) = (self.shared.screen.clone(), task.to_string(), format!("{task} | "));
+        let progress = ProgressView::new(screen.clone(), name.clone(), prefix.clone(), options.format);
+        ProcessConsole { shared: Arc::new(Shared { screen, options, name, prefix, progress }) }
+    }
+
     /// The screen that this console writes to.
     pub fn screen(&self) -> &Screen {
         &self.shared.screen

@@ -13,7 +13,6 @@
 //! | lost the leader | a server: the connect timeout, unless the leader had no module | depart (202) |
 //! | attends | job-ended | depart |
 
-mod barriers;
 mod departure;
 mod handle;
 mod link;
@@ -23,6 +22,8 @@ mod solo;
 pub use departure::{Departure, refusal_exit_code};
 pub use handle::MemberHandle;
 pub use solo::SoloJob;
+
+pub(in crate::coordinator) use solo::no_barrier;
 
 use crate::attend::{AttendError, Cause, EndReport, Registered, Registration};
 use crate::cluster::Task;

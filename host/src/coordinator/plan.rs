@@ -104,32 +104,15 @@ pub enum PlanError {
     },
 }
 
-/// A plan that this version makes but does not run.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0} is not served yet, only local runs and independent workers with between-graph replication are")]
-pub struct NotServed(pub String);
-
 impl Plan {
     /// Whether this process runs alone: no cluster.
     pub fn is_local(&self) -> bool {
         self.server.is_none() && matches!(self.runs.as_slice(), [run] if run.cluster.is_empty())
     }
 
-    /// Checks that this version runs the plan.
-    ///
-    /// # Errors
-    /// Split clients and their servers, and in-graph replication.
-    pub fn check_served(&self) -> Result<(), NotServed> {
-        if self.is_local() {
-            return Ok(());
-        }
-        match (self.mode, self.replication) {
-            (Some(mode @ Mode::SplitClient), _) => Err(NotServed(format!("mode `{}`", mode.as_str()))),
-            (_, replication @ Replication::InGraph) => {
-                Err(NotServed(format!("replication `{}`", replication.as_str())))
-            }
-            _ => Ok(()),
-        }
+    /// Whether this process is a split client.
+    pub fn is_client(&self) -> bool {
+        self.mode == Some(Mode::SplitClient) && self.server.is_none()
     }
 }
 

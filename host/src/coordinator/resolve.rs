@@ -83,10 +83,12 @@ pub struct Resolved {
     pub barrier_timeout: Option<Duration>,
     /// Wall clock for the process; none: without limit.
     pub timeout: Option<Duration>,
-    /// How often a local run is tried, the first try included; 1 in a cluster.
+    /// How often a local run or a split client is tried, the first try included; else 1.
     pub attempts_max: u32,
-    /// Namespace of variables and barriers.
-    pub container: String,
+    /// Namespace of variables and barriers; none: a split client's own, made for it.
+    pub container: Option<String>,
+    /// Whether a split client uses its container together with others.
+    pub share_container: bool,
     /// Where summaries go; none: nowhere.
     pub summary_dir: Option<PathBuf>,
     /// Directories that the guest sees.
@@ -162,10 +164,11 @@ impl Resolver<'_> {
         let rpc_layer = self.rpc_layer(tf_config.as_ref());
         let chosen = self.choose_cluster(tf_config.as_ref());
         let unreadable = unreadable || self.faults.len() > before;
-        if chosen.is_some() {
-            self.check_attempts_of_cluster();
-        }
         let part = self.task_part(tf_config.as_ref(), chosen.as_ref().is_none_or(|chosen| chosen.with_tf_task));
+        let named = |part: &TaskPart| part.job.is_some_and(|job| job != TaskType::Client);
+        if chosen.is_some() && part.as_ref().is_none_or(named) {
+            self.check_attempts_of_tasks();
+        }
         let cluster = match &chosen {
             Some(chosen) => {
                 let cluster = json::cluster(&chosen.place, &chosen.value, &mut self.faults);
@@ -186,7 +189,7 @@ impl Resolver<'_> {
             }
         };
         if chosen.is_none() && task.is_some() {
-            self.check_attempts_of_cluster();
+            self.check_attempts_of_tasks();
         }
         if chosen.is_none() && unreadable {
             // The cluster may be what couldn't be read: what follows from its absence would mislead.
@@ -205,6 +208,7 @@ impl Resolver<'_> {
             }
         };
         let listen = self.listen(&plan);
+        let container = self.container(&plan);
         self.warn_about(&cluster, task, &plan);
         let task = task.filter(|task| task.job != TaskType::Client);
         let fields = describe::fields(settings, &self.origins, &cluster, task, mode, rpc_layer, listen.as_ref());
@@ -225,7 +229,8 @@ impl Resolver<'_> {
             barrier_timeout: settings.barrier_timeout.value.0,
             timeout: settings.timeout.value.0,
             attempts_max: settings.max_attempts.value,
-            container: settings.container.value.clone(),
+            container,
+            share_container: settings.share_container.value,
             summary_dir: settings.summary_dir.as_ref().map(|dir| dir.value.clone()),
             dirs: settings.dirs.value.clone(),
             env: settings.env_values.clone(),
@@ -250,12 +255,28 @@ impl Resolver<'_> {
         }
     }
 
-    /// Refuses more than one attempt of a cluster: only a local run can be tried again in its own process.
-    fn check_attempts_of_cluster(&mut self) {
+    /// The namespace of variables; none where the client is to make its own.
+    fn container(&mut self, plan: &Plan) -> Option<String> {
+        let Settings { container: Setting { value: name, origin }, share_container, .. } = self.settings;
+        let own = plan.is_client() && *origin == Origin::Default;
+        if share_container.value && own {
+            let what = "is given, but no container that could be shared: each client has one of its own";
+            self.fault(share_container.origin.place("share-container"), what, "name it with --container NAME");
+        } else if share_container.value && !plan.is_client() {
+            self.warnings
+                .push("--share-container is for a split client: tasks of a job share theirs anyway".to_owned());
+        }
+        (!own).then(|| name.clone())
+    }
+
+    /// Refuses more than one attempt of tasks: only a local run and a split client have all of it in their own process.
+    fn check_attempts_of_tasks(&mut self) {
         let Setting { value: attempts, origin } = &self.settings.max_attempts;
         // Reading refuses 0.
         if *attempts > 1 {
-            let what = format!("`{attempts}` attempts are not served yet in a cluster, only in a local run");
+            let what = format!(
+                "`{attempts}` attempts of independent workers are not served yet, only of a local run or a split client"
+            );
             self.fault(origin.place("max-attempts"), what, "leave it out, or let the job be started anew from outside");
         }
     }

@@ -8,6 +8,7 @@
 //! before a port is bound.
 
 mod attempts;
+mod client;
 mod guest;
 mod standing;
 mod stop;
@@ -15,24 +16,24 @@ mod stop;
 use super::console::ProcessConsole;
 use super::descriptors;
 use super::local::LocalVariables;
-use super::member::{MemberHandle, SoloJob, refusal_exit_code};
+use super::member::{SoloJob, refusal_exit_code};
 use super::outcome::{self, Outcome};
 use super::placement::{PlacedVariables, PlacementOptions};
 use super::resolve::Resolved;
 use super::resolve::values::digest_text;
 use super::summary::SummaryFile;
 use crate::attend::Registered;
-use crate::client::channel::{Peers, PeersOptions};
+use crate::client::channel::{Connections, Peers, PeersOptions};
 use crate::client::variables::RemoteVariables;
-use crate::cluster::Task;
+use crate::cluster::{Task, TaskType};
 use crate::context::WorkerContext;
 use crate::exit::Exit;
 use crate::handles::{Handles, Job, TaskVariables};
-use crate::ids::Caller;
+use crate::ids::{Caller, ClientUse, RunId};
 use crate::runtime::{Engine, GuestOptions, Module};
 use crate::variables::{Spare, Store, StoreOptions};
-use guest::{Dump, Ended, Guests};
-use standing::Standing;
+use guest::{Dump, Ended, Guests, Overseer};
+use standing::{Standing, StandingOptions};
 use std::net::TcpListener;
 use std::path::Path;
 use std::sync::Arc;
@@ -69,14 +70,19 @@ pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessCo
     }
     descriptors::raise();
     let runtimes = Builder::new_multi_thread().thread_name("control").enable_all().build();
-    let (control, guests) = match runtimes.and_then(|control| Ok((control, Guests::start()?))) {
+    let runs = resolved.plan.runs.len();
+    let (control, guests) = match runtimes.and_then(|control| Ok((control, Guests::start(runs)?))) {
         Ok(runtimes) => runtimes,
         Err(error) => return Outcome::failed(Exit::Files, format!("can't start threads: {error}")),
     };
     let spare = Spare::new(resolved.limits.tensor_bytes_max);
-    let process = Process { resolved, console, guests, spare };
+    let container = match &resolved.container {
+        Some(container) => container.clone(),
+        None => format!("run-{}", RunId::draw(&mut rand::rng())),
+    };
+    let process = Arc::new(Process { resolved, container, console, guests, spare });
     let outcome = control.block_on(process.run(listener));
-    process.guests.shut_down();
+    drop(process);
     control.shutdown_timeout(RUNTIME_TIMEOUT);
     outcome
 }
@@ -84,6 +90,8 @@ pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessCo
 /// What lives as long as the process.
 struct Process {
     resolved: Resolved,
+    /// Namespace of variables and barriers.
+    container: String,
     console: ProcessConsole,
     guests: Guests,
     /// Memory of large values that a run has read, from here or from other tasks.
@@ -91,7 +99,7 @@ struct Process {
 }
 
 impl Process {
-    async fn run(&self, listener: Option<TcpListener>) -> Outcome {
+    async fn run(self: &Arc<Self>, listener: Option<TcpListener>) -> Outcome {
         let stop = match Stop::watch(self.resolved.launched, self.resolved.timeout) {
             Ok(stop) => stop,
             Err(error) => return Outcome::failed(Exit::Files, format!("can't watch for signals: {error}")),
@@ -118,7 +126,7 @@ impl Process {
         }
     }
 
-    async fn run_until(&self, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
+    async fn run_until(self: &Arc<Self>, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
         let module = match &self.resolved.module {
             None => None,
             Some(path) => tokio::select! {
@@ -129,23 +137,21 @@ impl Process {
                 reason = stop.wait() => return stopped(&reason),
             },
         };
-        match self.resolved.plan.runs.as_slice() {
-            [] => self.join(listener, stop).await,
-            [context] => {
-                let Some(module) = module else {
-                    return Outcome::failed(
-                        Exit::Bug,
-                        "a run was planned without a module; a bug in dchost, please report it",
-                    );
-                };
-                let context = Arc::new(context.clone());
-                match self.resolved.task {
-                    Some(task) => self.run_task(task, listener, &module, context, stop).await,
-                    None => self.run_local(&module, context, stop).await,
-                }
-            }
-            several => {
-                Outcome::failed(Exit::Refused, format!("{} runs in one process are not served yet", several.len()))
+        let runs = self.resolved.plan.runs.as_slice();
+        if runs.is_empty() {
+            return self.join(listener, module.as_ref(), stop).await;
+        }
+        let Some(module) = module else {
+            return Outcome::failed(Exit::Bug, "a run was planned without a module; a bug in dchost, please report it");
+        };
+        let contexts: Vec<_> = runs.iter().cloned().map(Arc::new).collect();
+        match (self.resolved.task, contexts.as_slice()) {
+            (Some(task), [context]) => self.run_task(task, listener, &module, context.clone(), stop).await,
+            (None, [context]) if context.cluster.is_empty() => self.run_local(&module, context.clone(), stop).await,
+            (None, contexts) => self.run_client(&module, contexts, stop).await,
+            (Some(task), several) => {
+                let text = format!("{} runs were planned for {task}; a bug in dchost, please report it", several.len());
+                Outcome::failed(Exit::Bug, text)
             }
         }
     }
@@ -167,14 +173,16 @@ impl Process {
     }
 
     /// Serves until the job has ended.
-    async fn join(&self, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
+    async fn join(&self, listener: Option<TcpListener>, module: Option<&Module>, stop: &Stop) -> Outcome {
         let Some(task) = self.resolved.task else {
             return Outcome::failed(
                 Exit::Bug,
                 "a server was planned without a task; a bug in dchost, please report it",
             );
         };
-        let standing = match Standing::start(&self.resolved, task, listener, &self.store(), None, None, stop).await {
+        // A ps does the same with any module and without one; who joins a driver should have the driver's.
+        let digest = module.filter(|_| task.job != TaskType::Ps).map(Module::digest);
+        let standing = match self.stand(task, listener, &self.store(), digest, None, stop).await {
             Ok(standing) => standing,
             Err(outcome) => return outcome,
         };
@@ -184,6 +192,21 @@ impl Process {
         };
         standing.end().await;
         outcome
+    }
+
+    /// Binds and starts what stands while the task lives.
+    async fn stand(
+        &self,
+        task: Task,
+        listener: Option<TcpListener>,
+        store: &Store,
+        module_digest: Option<[u8; 32]>,
+        run: Option<Arc<WorkerContext>>,
+        stop: &Stop,
+    ) -> Result<Standing, Outcome> {
+        let (resolved, container) = (&self.resolved, self.container.as_str());
+        let options = StandingOptions { resolved, container, task, listener, store, module_digest, run, stop };
+        Standing::start(options).await
     }
 
     /// Runs `worker_fn` as a task of the cluster.
@@ -197,7 +220,7 @@ impl Process {
     ) -> Outcome {
         let store = self.store();
         let (digest, run) = (Some(module.digest()), Some(context.clone()));
-        let standing = match Standing::start(&self.resolved, task, listener, &store, digest, run, stop).await {
+        let standing = match self.stand(task, listener, &store, digest, run, stop).await {
             Ok(standing) => standing,
             Err(outcome) => return outcome,
         };
@@ -213,18 +236,21 @@ impl Process {
             }
         };
         let attempt = registered.map(|registered| registered.attempt);
-        let caller =
-            Caller { container: self.resolved.container.clone(), task: Some(task), run_id: standing.run_id, attempt };
-        let peers = Peers::new(PeersOptions {
-            cluster: self.resolved.cluster.clone(),
-            caller,
-            runtime: Handle::current(),
-            connect_timeout: self.resolved.connect_timeout,
-            rejoin_timeout: self.resolved.rejoin_timeout,
-        });
-        let local = self.local_variables(&store, attempt);
+        let caller = Caller { container: self.container.clone(), task: Some(task), run_id: standing.run_id, attempt };
+        let peers = self.peers(caller, None, &Connections::default());
         let number = attempt.map_or(0, |attempt| attempt.number);
-        let reach = Reach { member: standing.member.clone(), peers: Some(peers.clone()), local, attempt: number };
+        let overseer: Arc<dyn Overseer> = match &standing.member {
+            Some(member) => Arc::new(member.clone()),
+            None => Arc::new(SoloJob::new(context.clone(), number)),
+        };
+        let reach = Reach {
+            overseer,
+            peers: Some(peers.clone()),
+            local: self.local_variables(&store, attempt),
+            console: self.console.clone(),
+            name: task.to_string(),
+            attempt: number,
+        };
         let (ended, dump) = self.run_guest(module, context, reach, stop).await;
         let end = async {
             // What the run wrote is in place before anybody hears that it has ended.
@@ -291,46 +317,38 @@ impl Process {
         stop: &Stop,
     ) -> (Ended, Option<Dump>) {
         let resolved = &self.resolved;
-        let summary = match SummaryFile::open(resolved.summary_dir.as_deref(), &context) {
+        let Reach { overseer, peers, local, console, name, attempt } = reach;
+        let summary = match SummaryFile::open(resolved.summary_dir.as_deref(), &context, &name) {
             Ok(summary) => Arc::new(summary),
             Err(error) => {
                 let outcome = Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error)));
                 return (Ended::Run(outcome), None);
             }
         };
-        let job: Arc<dyn Job> = match &reach.member {
-            Some(member) => Arc::new(member.clone()),
-            None => Arc::new(SoloJob::new(context.clone(), reach.attempt)),
-        };
-        let chief_ended = match &reach.member {
-            Some(member) => member.chief_ended(),
-            None => watch::channel(None).1,
-        };
-        let (peers, spare) = (reach.peers, self.spare.clone());
+        let spare = self.spare.clone();
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
             run_task: context.task,
             process_task: resolved.task,
-            local: reach.local,
+            local,
             remote: Box::new(move |task| {
                 let peers = peers.clone().expect("without a cluster every variable is local");
                 Arc::new(RemoteVariables::new(peers, task).with_spare(spare.clone()))
             }),
-            chief_ended,
+            chief_ended: overseer.chief_ended(),
             runtime: Handle::current(),
         });
         let (interrupt, interrupted) = watch::channel(None);
         let handles = Handles {
             context,
-            job: Arc::new(WithDefaultTimeout { job, timeout: resolved.barrier_timeout }),
+            job: Arc::new(WithDefaultTimeout { job: overseer.clone(), timeout: resolved.barrier_timeout }),
             variables: Arc::new(variables),
-            console: Arc::new(self.console.clone()),
+            console: Arc::new(console),
             summary: summary.clone(),
             interrupt: interrupted,
         };
-        let options = self.guest_options(reach.attempt);
-        let (ended, dump) =
-            guest::run(&self.guests, module, options, handles, interrupt, reach.member.as_ref(), stop).await;
+        let options = self.guest_options(attempt);
+        let (ended, dump) = guest::run(&self.guests, module, options, handles, interrupt, &*overseer, stop).await;
         (guest::with_summary(ended, &summary, stop).await, dump)
     }
 
@@ -350,9 +368,21 @@ impl Process {
         Store::new(StoreOptions { variable_bytes_max: self.resolved.variable_bytes_max, ..StoreOptions::default() })
     }
 
+    /// What a run needs to reach other tasks.
+    fn peers(&self, caller: Caller, client_use: Option<ClientUse>, connections: &Connections) -> Peers {
+        Peers::new(PeersOptions {
+            cluster: self.resolved.cluster.clone(),
+            caller,
+            client_use,
+            connections: connections.clone(),
+            runtime: Handle::current(),
+            connect_timeout: self.resolved.connect_timeout,
+            rejoin_timeout: self.resolved.rejoin_timeout,
+        })
+    }
+
     fn local_variables(&self, store: &Store, attempt: Option<crate::ids::Attempt>) -> Arc<dyn TaskVariables> {
-        let container = self.resolved.container.clone();
-        let local = LocalVariables::new(store.clone(), container, attempt, Handle::current());
+        let local = LocalVariables::new(store.clone(), self.container.clone(), attempt, Handle::current());
         Arc::new(local.with_spare(self.spare.clone()))
     }
 
@@ -366,18 +396,23 @@ impl Process {
     }
 }
 
-/// What a run reaches beyond its own process.
+/// What a run reaches beyond its own sandbox.
 struct Reach {
-    member: Option<MemberHandle>,
+    overseer: Arc<dyn Overseer>,
+    /// None without a cluster.
     peers: Option<Peers>,
+    /// This process's variables.
     local: Arc<dyn TaskVariables>,
+    console: ProcessConsole,
+    /// What its files are called by: its task, else that of its process; `local` without a cluster.
+    name: String,
     /// Which attempt it is, from 0.
     attempt: u32,
 }
 
 /// Gives barriers without a timeout of their own the one of `--barrier-timeout`.
 struct WithDefaultTimeout {
-    job: Arc<dyn Job>,
+    job: Arc<dyn Overseer>,
     timeout: Option<Duration>,
 }
 

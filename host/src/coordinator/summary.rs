@@ -59,23 +59,19 @@ struct Writer {
 }
 
 impl SummaryFile {
-    /// Opens `dir/<task>.jsonl` for appending (`local.jsonl` without a task), and makes the directory where it is
-    /// missing. Without a directory, or where the context should not save summaries, nothing is opened.
+    /// Opens a file for appending, and makes the directory where it is missing. `name` is the run's, as it prints: `worker:0`
+    /// is `worker-0.jsonl`. Without a directory, or where the context should not save summaries, nothing is opened.
     ///
     /// # Errors
     /// The directory cannot be made or the file not opened: better told before the run than after it.
     ///
     /// # Source
     /// `should_save_summary` of TensorFlow's `distribute_coordinator.py` decides who saves; the file format is dchost's.
-    pub fn open(dir: Option<&Path>, context: &WorkerContext) -> Result<Self, SummaryError> {
+    pub fn open(dir: Option<&Path>, context: &WorkerContext, name: &str) -> Result<Self, SummaryError> {
         let Some(dir) = dir.filter(|_| context.should_save_summary()) else {
             return Ok(SummaryFile { state: Mutex::default() });
         };
-        let name = match context.task {
-            Some(task) => format!("{}-{}.jsonl", task.job, task.index),
-            None => "local.jsonl".to_owned(),
-        };
-        let path = dir.join(name);
+        let path = dir.join(format!("{}.jsonl", name.replace(':', "-")));
         let file = open_append(dir, &path).map_err(|source| SummaryError { path: path.clone(), source })?;
         SummaryFile::writing_to(file, path)
     }
@@ -260,8 +256,8 @@ mod tests {
     async fn scalars_are_json_lines_in_the_tasks_own_file() {
         let dir = tempfile::tempdir().expect("a directory");
         let deep = dir.path().join("runs/7");
-        let summary =
-            SummaryFile::open(Some(&deep), &context(Some(Task::new(TaskType::Worker, 0)), true)).expect("open");
+        let summary = SummaryFile::open(Some(&deep), &context(Some(Task::new(TaskType::Worker, 0)), true), "worker:0")
+            .expect("open");
         summary.scalar("loss", 1, 0.25);
         for value in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
             summary.scalar("a \"tag\"", u64::MAX, value);
@@ -286,7 +282,7 @@ mod tests {
     async fn only_who_should_save_saves() {
         let dir = tempfile::tempdir().expect("a directory");
         for (given, is_chief) in [(None, true), (Some(dir.path()), false)] {
-            let summary = SummaryFile::open(given, &context(None, is_chief)).expect("nothing to open");
+            let summary = SummaryFile::open(given, &context(None, is_chief), "local").expect("nothing to open");
             summary.scalar("loss", 0, 1.0);
             summary.finish().await.expect("nothing to write");
         }
@@ -298,7 +294,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("local.jsonl");
         fs::write(&path, "{\"step\":1}\n{\"st").expect("write");
-        let summary = SummaryFile::open(Some(dir.path()), &context(None, true)).expect("open");
+        let summary = SummaryFile::open(Some(dir.path()), &context(None, true), "local").expect("open");
         summary.scalar("loss", 2, 1.0);
         summary.finish().await.expect("written");
         let text = fs::read_to_string(&path).expect("read");
@@ -310,7 +306,7 @@ mod tests {
     #[tokio::test]
     async fn tags_are_bounded_in_number() {
         let dir = tempfile::tempdir().expect("a directory");
-        let summary = SummaryFile::open(Some(dir.path()), &context(None, true)).expect("open");
+        let summary = SummaryFile::open(Some(dir.path()), &context(None, true), "local").expect("open");
         for count in 0..TAGS_MAX + 10 {
             summary.scalar(&format!("tag{count}"), 0, 0.0);
         }
@@ -324,7 +320,7 @@ mod tests {
     #[tokio::test]
     async fn values_are_bounded_in_bytes() {
         let dir = tempfile::tempdir().expect("a directory");
-        let summary = SummaryFile::open(Some(dir.path()), &context(None, true)).expect("open");
+        let summary = SummaryFile::open(Some(dir.path()), &context(None, true), "local").expect("open");
         assert_eq!(summary.state.lock().expect("no panic").bytes_left, RUN_BYTES_MAX);
         summary.state.lock().expect("no panic").bytes_left = 1000;
         for step in 0..100 {
@@ -343,8 +339,9 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("file");
         fs::write(&file, "").expect("write");
-        let error =
-            SummaryFile::open(Some(&file.join("under")), &context(None, true)).err().expect("a file is no directory");
+        let error = SummaryFile::open(Some(&file.join("under")), &context(None, true), "local")
+            .err()
+            .expect("a file is no directory");
         assert!(error.to_string().contains("local.jsonl"), "{error}");
         assert!(error.to_string().contains("--summary-dir"), "{error}");
     }

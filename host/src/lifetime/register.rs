@@ -245,7 +245,8 @@ impl Lifetime {
             let ours = own.mode.map_or("a standard server without --module", Mode::as_str);
             return refuse(format!("{task} runs as {}, but its leader {leader} as {ours}", mode.as_str()));
         }
-        if registration.mode.is_some() && registration.replication != own.replication {
+        // A ps does the same under either.
+        if registration.mode.is_some() && task.job != TaskType::Ps && registration.replication != own.replication {
             return refuse(format!(
                 "{task} runs {}, but its leader {leader} {}: give all tasks the same --replication",
                 registration.replication.as_str(),

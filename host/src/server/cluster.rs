@@ -142,8 +142,8 @@ impl cluster_server::Cluster for ClusterService {
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (first, requests) = first_message(request.into_inner()).await?;
-        let admitted = self.guard.admit(Rpc::Session, first.and_then(|first| first.header))?;
-        let lease = self.guard.sessions().open(&admitted.caller)?;
+        let first = first.unwrap_or_default();
+        let lease = self.guard.open_session(first.header, first.client_use)?;
         let (events, stream) = mpsc::channel(1);
         let opened = v1::SessionEvent { header: response_header(self.guard.incarnation()) };
         events.try_send(Ok(opened)).expect("the channel is new and has room");

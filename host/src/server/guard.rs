@@ -9,19 +9,23 @@
 
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
-use crate::ids::{Attempt, AttemptGate, AttemptOrder, Caller, Incarnation};
-use crate::server::session::{SESSIONS_MAX, SessionCall, Sessions};
+use crate::ids::{Attempt, AttemptGate, AttemptOrder, Caller, ClientUse, Incarnation};
+use crate::server::session::{Lease, SESSIONS_MAX, SessionCall, Sessions};
 use crate::text::shown_within;
 use crate::variables::CONTAINERS_MAX;
-use crate::wire::header::{Header, SESSION, missing};
+use crate::wire::header::{Header, SESSION, client_use_from_wire, missing};
 use crate::wire::v1;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 /// Longest container name, in bytes: it becomes a label and a part of file names.
 pub const CONTAINER_BYTES_MAX: usize = 63;
+
+/// The name in the error of a client that finds its container in use.
+const CONTAINER: &str = "container";
 
 /// Containers in use always have room in the memory of attempts: a caller makes one by naming it, but uses it by a session.
 const _: () = assert!(CONTAINERS_MAX > SESSIONS_MAX);
@@ -94,7 +98,9 @@ impl Rpc {
         }
     }
 
-    /// Whether the rpc touches a run's data or executes its code: such a call needs a session.
+    /// Whether the rpc touches a run's data or executes its code: such a call needs a session, and its caller's attempt is
+    /// checked and adopted, as at the session's beginning. Attending tells it to the leader, who owns attempts; status and drain
+    /// concern the whole server.
     pub const fn needs_session(self) -> bool {
         match self {
             Rpc::Attend | Rpc::Session | Rpc::GetStatus | Rpc::Drain => false,
@@ -108,12 +114,6 @@ impl Rpc {
             | Rpc::PutModule
             | Rpc::Call => true,
         }
-    }
-
-    /// Whether the caller's attempt is checked and adopted here. Attending tells it to the leader, who owns attempts;
-    /// status and drain concern the whole server.
-    const fn checks_attempt(self) -> bool {
-        self.needs_session() || matches!(self, Rpc::Session)
     }
 }
 
@@ -267,22 +267,9 @@ impl Guard {
     /// `resource-exhausted` (too many data calls of one session at once).
     pub fn admit(&self, rpc: Rpc, header: Option<v1::RequestHeader>) -> Result<Admitted> {
         let inner = &*self.inner;
-        let container = header.as_ref().map_or("", |header| header.container.as_str());
-        (inner.authorize)(Identity::Anonymous, rpc, container)?;
-        let Header { caller, sequence, expected } = header.ok_or_else(|| missing("header"))?.try_into()?;
-        check_container(&caller.container)?;
-        if let Some(expected) = expected.filter(|&expected| expected != inner.incarnation) {
-            return Err(Error::new(
-                ErrorCode::PeerRestarted,
-                format!(
-                    "{} is incarnation `{}`, the call is for `{expected}`: it was started anew",
-                    inner.task, inner.incarnation
-                ),
-            )
-            .with_tasks([inner.task]));
-        }
-        if let Some(attempt) = caller.attempt.filter(|_| rpc.checks_attempt()) {
-            self.enter(&caller.container, attempt, false)?;
+        let Header { caller, sequence, .. } = self.check(rpc, header)?;
+        if let Some(attempt) = caller.attempt.filter(|_| rpc.needs_session()) {
+            self.enter(&mut self.lock(), &caller.container, attempt, false)?;
         }
         let call = if rpc.needs_session() {
             let call = inner.sessions.call(&caller.container, caller.run_id)?;
@@ -294,19 +281,80 @@ impl Guard {
         Ok(Admitted { caller, sequence, session, _call: call, stopping: inner.stopping.clone(), task: inner.task })
     }
 
+    /// Opens the run's session, or attaches a new stream to it. `client_use` is as on the wire: whether a split client opens it.
+    ///
+    /// # Errors
+    /// Those of [`admit`](Self::admit); `failed-precondition` where a client that uses its container alone finds another run in
+    /// it, and where the container is that of a job; `resource-exhausted` for too many sessions.
+    pub fn open_session(&self, header: Option<v1::RequestHeader>, client_use: i32) -> Result<Lease> {
+        let Header { caller, .. } = self.check(Rpc::Session, header)?;
+        let exclusive = client_use_from_wire(client_use)? == Some(ClientUse::Exclusive);
+        // Under one lock, so that of two clients that come at the same time one finds the other.
+        let mut attempts = self.lock();
+        if let Some(attempt) = caller.attempt {
+            if exclusive {
+                self.refuse_company(&attempts, &caller.container, attempt)?;
+            }
+            self.enter(&mut attempts, &caller.container, attempt, false)?;
+        }
+        self.inner.sessions.open(&caller)
+    }
+
+    /// Refuses a client that wants to be alone in a container but isn't.
+    fn refuse_company(&self, attempts: &Attempts, container: &str, attempt: Attempt) -> Result<()> {
+        let task = self.inner.task;
+        let refuse = |message| Err(Error::new(ErrorCode::FailedPrecondition, message).with_names([CONTAINER]));
+        let of_job = |state: &&ContainerAttempt| state.confirmed && state.gate.current().leader != attempt.leader;
+        if attempts.containers.get(container).filter(of_job).is_some() {
+            return refuse(format!(
+                "container `{container}` of {task} is that of a job, whose leader {task} attends: give the client another \
+                 --container, or none"
+            ));
+        }
+        let other = |session: &Caller| session.attempt.is_none_or(|other| other.leader != attempt.leader);
+        match self.inner.sessions.attached(container, other) {
+            None => Ok(()),
+            Some(row) => refuse(format!(
+                "container `{container}` of {task} is in use by another client, run `{}`, for {}: wait for its end, give \
+                 another --container, or --share-container to use it together",
+                row.caller.run_id,
+                humantime::format_duration(Duration::from_secs(row.age.as_secs()))
+            )),
+        }
+    }
+
+    /// Checks what needs no state: authorization, header, protocol, container name, incarnation.
+    fn check(&self, rpc: Rpc, header: Option<v1::RequestHeader>) -> Result<Header> {
+        let inner = &*self.inner;
+        let container = header.as_ref().map_or("", |header| header.container.as_str());
+        (inner.authorize)(Identity::Anonymous, rpc, container)?;
+        let header: Header = header.ok_or_else(|| missing("header"))?.try_into()?;
+        check_container(&header.caller.container)?;
+        if let Some(expected) = header.expected.filter(|&expected| expected != inner.incarnation) {
+            return Err(Error::new(
+                ErrorCode::PeerRestarted,
+                format!(
+                    "{} is incarnation `{}`, the call is for `{expected}`: it was started anew",
+                    inner.task, inner.incarnation
+                ),
+            )
+            .with_tasks([inner.task]));
+        }
+        Ok(header)
+    }
+
     /// Makes `attempt` the container's attempt, if it isn't yet: this process's leader has told of it. Where that ends an
     /// earlier one, its sessions end and subscribers are told, before this returns.
     ///
     /// # Errors
     /// `aborted` where the attempt, or its leader, is over; `resource-exhausted` for too many containers.
     pub fn adopt(&self, container: &str, attempt: Attempt) -> Result<()> {
-        self.enter(container, attempt, true)
+        self.enter(&mut self.lock(), container, attempt, true)
     }
 
     /// Takes an attempt from this process's leader (`confirmed`) or, before that has told of any, from a caller.
-    fn enter(&self, container: &str, attempt: Attempt, confirmed: bool) -> Result<()> {
-        let mut attempts = self.lock();
-        let Attempts { containers, subscribers } = &mut *attempts;
+    fn enter(&self, attempts: &mut Attempts, container: &str, attempt: Attempt, confirmed: bool) -> Result<()> {
+        let Attempts { containers, subscribers } = attempts;
         let Some(state) = containers.get_mut(container) else {
             if containers.len() >= CONTAINERS_MAX {
                 // Split clients make a container each. One that nobody uses any more needs no memory of its attempts.

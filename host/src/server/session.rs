@@ -173,18 +173,17 @@ impl Sessions {
         self.lock().sessions.keys().map(|(container, _)| container.clone()).collect()
     }
 
+    /// A session of the container whose stream is open and whose caller is such; none where there is none.
+    pub fn attached(&self, container: &str, such: impl Fn(&Caller) -> bool) -> Option<SessionRow> {
+        let state = self.lock();
+        let is =
+            |session: &&Session| session.attached && session.caller.container == container && such(&session.caller);
+        state.sessions.values().find(is).map(Session::row)
+    }
+
     /// Every session, by container and run.
     pub fn list(&self) -> Vec<SessionRow> {
-        let mut rows: Vec<_> = self
-            .lock()
-            .sessions
-            .values()
-            .map(|session| SessionRow {
-                caller: session.caller.clone(),
-                age: session.opened_at.elapsed(),
-                attached: session.attached,
-            })
-            .collect();
+        let mut rows: Vec<_> = self.lock().sessions.values().map(Session::row).collect();
         rows.sort_by(|a, b| (&a.caller.container, a.caller.run_id).cmp(&(&b.caller.container, b.caller.run_id)));
         rows
     }
@@ -241,6 +240,10 @@ impl Lease {
 }
 
 impl Session {
+    fn row(&self) -> SessionRow {
+        SessionRow { caller: self.caller.clone(), age: self.opened_at.elapsed(), attached: self.attached }
+    }
+
     fn is(&self, key: &Key, stream: u64) -> bool {
         // Streams are counted over all sessions, so that the number alone names one.
         debug_assert!(self.stream != stream || (&self.caller.container, self.caller.run_id) == (&key.0, key.1));

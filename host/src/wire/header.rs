@@ -5,7 +5,7 @@
 
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
-use crate::ids::{Attempt, Caller, Incarnation, RunId};
+use crate::ids::{Attempt, Caller, ClientUse, Incarnation, RunId};
 use crate::wire::v1;
 
 /// The protocol that this build speaks; a server refuses any other, naming both.
@@ -124,6 +124,28 @@ impl TryFrom<v1::Attempt> for Attempt {
             return Err(missing("attempt.leader_incarnation"));
         }
         Ok(Attempt { leader: Incarnation(attempt.leader_incarnation), number: attempt.number })
+    }
+}
+
+/// Converts how a client uses its container; none: a task of a job.
+pub fn client_use_to_wire(client_use: Option<ClientUse>) -> v1::ClientUse {
+    match client_use {
+        None => v1::ClientUse::Unspecified,
+        Some(ClientUse::Exclusive) => v1::ClientUse::Exclusive,
+        Some(ClientUse::Shared) => v1::ClientUse::Shared,
+    }
+}
+
+/// Reads how a client uses its container; none: a task of a job.
+///
+/// # Errors
+/// `invalid-argument` for a use that this build doesn't know.
+pub fn client_use_from_wire(client_use: i32) -> Result<Option<ClientUse>> {
+    match v1::ClientUse::try_from(client_use) {
+        Ok(v1::ClientUse::Unspecified) => Ok(None),
+        Ok(v1::ClientUse::Exclusive) => Ok(Some(ClientUse::Exclusive)),
+        Ok(v1::ClientUse::Shared) => Ok(Some(ClientUse::Shared)),
+        Err(_) => Err(Error::new(ErrorCode::InvalidArgument, format!("client_use: unknown value `{client_use}`"))),
     }
 }
 

@@ -3,7 +3,7 @@
 //! Every listener is bound by the test. What has to be cut goes through a [`Relay`], whose connections the test breaks.
 
 use dchost::attend::Replication;
-use dchost::client::channel::{Peers, PeersOptions};
+use dchost::client::channel::{Connections, Peers, PeersOptions};
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::ids::{Caller, Incarnation, RunId};
 use dchost::server::cluster::LeaderPart;
@@ -81,6 +81,8 @@ fn peers(address: impl ToString, connect_timeout: Duration, rejoin_timeout: Dura
 
 fn peers_of(caller: Caller, address: impl ToString, connect_timeout: Duration, rejoin_timeout: Duration) -> Peers {
     Peers::new(PeersOptions {
+        client_use: None,
+        connections: Connections::default(),
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [address.to_string()]),
         caller,
         runtime: Handle::current(),

@@ -1,6 +1,6 @@
 //! Variables over real sockets on loopback: the service, the client and placement together.
 
-use dchost::client::channel::{Lane, Peers, PeersOptions};
+use dchost::client::channel::{Connections, Lane, Peers, PeersOptions};
 use dchost::client::variables::RemoteVariables;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::error::Result;
@@ -71,6 +71,8 @@ impl Default for Ps {
 /// A run's channels to the ps at `addr`.
 fn peers(addr: SocketAddr, caller: Caller) -> Peers {
     Peers::new(PeersOptions {
+        client_use: None,
+        connections: Connections::default(),
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [addr.to_string()]),
         caller,
         runtime: Handle::current(),

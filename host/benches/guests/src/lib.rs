@@ -21,6 +21,7 @@ fn train(ctx: &WorkerContext) -> Result<()> {
             Ok(())
         }
         "idle" => ctx.barrier("idle", None),
+        "barrier" => barrier(ctx, number(1)?),
         "tensor" => tensor(ctx, word(1), number(2)?, number(3)?, number(4)?),
         "matmul" => {
             let times = kernels::measure(word(1), number(2)?, number(3)?)?;
@@ -29,6 +30,21 @@ fn train(ctx: &WorkerContext) -> Result<()> {
         }
         other => Err(format!("unknown part `{other}`").into()),
     }
+}
+
+/// Meets the others, so many rounds after some that don't count, and prints how long each took.
+fn barrier(ctx: &WorkerContext, rounds: usize) -> Result<()> {
+    for _ in 0..rounds / 10 {
+        ctx.wait_for_other_workers()?;
+    }
+    let mut times = Vec::with_capacity(rounds);
+    for _ in 0..rounds {
+        let started = Instant::now();
+        ctx.wait_for_other_workers()?;
+        times.push(started.elapsed().as_nanos());
+    }
+    print_times(&times);
+    Ok(())
 }
 
 /// Moves `size_bytes` in one direction: `samples` times of `calls` calls.

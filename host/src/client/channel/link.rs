@@ -16,7 +16,7 @@ use super::{Lane, Peer, Shared};
 use crate::attend::REPORT_INTERVAL;
 use crate::error::{Error, ErrorCode};
 use crate::ids::Incarnation;
-use crate::wire::header::{Header, answered_by};
+use crate::wire::header::{Header, answered_by, client_use_to_wire};
 use crate::wire::status::{answer, from_status};
 use crate::wire::v1;
 use crate::wire::v1::cluster_client::ClusterClient;
@@ -195,9 +195,10 @@ async fn open(shared: &Shared, peer: &Peer) -> Result<Session, OpenError> {
     };
     let header = Header { caller: shared.caller(), sequence: 0, expected: *peer.incarnation() };
     let (requests, stream) = mpsc::channel(4);
-    let first = v1::SessionRequest { header: Some((&header).into()) };
+    let client_use = client_use_to_wire(shared.client_use).into();
+    let first = v1::SessionRequest { header: Some((&header).into()), client_use };
     requests.try_send(first).expect("the channel is new and has room");
-    let channel = peer.channel(Lane::Control, &shared.runtime).map_err(OpenError::Refused)?;
+    let channel = shared.channel(peer, Lane::Control).map_err(OpenError::Refused)?;
     let response = ClusterClient::new(channel).session(ReceiverStream::new(stream)).await.map_err(refused)?;
     let mut events = response.into_inner();
     let first = events.message().await.map_err(refused)?.ok_or_else(|| {

@@ -34,7 +34,8 @@ pub(super) struct ChildCommand<'a> {
     pub(super) program: &'a Path,
     pub(super) args: Vec<OsString>,
     pub(super) environment: Vec<(OsString, OsString)>,
-    pub(super) listener: TcpListener,
+    /// None for a task without a server.
+    pub(super) listener: Option<TcpListener>,
 }
 
 /// How a process ended, and what it used.
@@ -82,12 +83,15 @@ impl Child {
     ) -> io::Result<Self> {
         let ChildCommand { program, args, environment, listener } = command;
         let mut command = Command::new(program);
-        command.args(args).env_clear().envs(environment).env("LISTEN_FDS", "1");
+        command.args(args).env_clear().envs(environment);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         // A group of its own: Ctrl-C reaches the launcher only, and the launcher tells every child once.
         command.process_group(0);
-        let mapping = FdMapping { parent_fd: listener.into(), child_fd: LISTEN_FDS_START };
-        command.fd_mappings(vec![mapping]).map_err(|collision| io::Error::other(collision.to_string()))?;
+        if let Some(listener) = listener {
+            command.env("LISTEN_FDS", "1");
+            let mapping = FdMapping { parent_fd: listener.into(), child_fd: LISTEN_FDS_START };
+            command.fd_mappings(vec![mapping]).map_err(|collision| io::Error::other(collision.to_string()))?;
+        }
         let started = Instant::now();
         let mut process = command.spawn()?;
         // The command holds the socket; the child alone shall, so that its end closes the port.

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | SIGINT or SIGTERM | SIGTERM to all at once, SIGKILL to those left after [`KILL_AFTER`]; a second signal kills at once |
 //! | a task other than the evaluator fails | the others may take [`FAILURE_GRACE`] to end by the job's own rules |
+//! | the split client has ended | SIGTERM to all: they serve on until they are told; with `--end never` nothing |
 //! | the leader and every runner have ended | the others may take [`LEADER_GONE_GRACE`]; with `--end never` as long as they like |
 //! | a grace has passed | as for a signal, and the codes of those ended so don't count |
 
@@ -113,10 +114,15 @@ impl Supervisor {
         if ending != Ending::Exited(0) && task.job != TaskType::Evaluator {
             self.stop_not_later_than(now + FAILURE_GRACE);
         }
-        let is_training = |task: &Task| matches!(task.job, TaskType::Chief | TaskType::Worker);
+        // Servers of a split client know nothing of its end.
+        let (serve_on, grace) = match self.leader.job {
+            TaskType::Client => (true, Duration::ZERO),
+            _ => (false, LEADER_GONE_GRACE),
+        };
+        let is_training = |task: &Task| !serve_on && matches!(task.job, TaskType::Chief | TaskType::Worker);
         let leader_gone = !self.running.contains(&self.leader) && !self.running.iter().any(is_training);
         if leader_gone && !(self.end_never && self.cause().is_none()) {
-            self.stop_not_later_than(now + LEADER_GONE_GRACE);
+            self.stop_not_later_than(now + grace);
         }
     }
 
@@ -256,6 +262,29 @@ mod tests {
         supervisor.ended(WORKER0, Ending::Signalled(9), start);
         supervisor.ended(WORKER1, Ending::Exited(202), start);
         assert_eq!(supervisor.deadline(), Some(start + LEADER_GONE_GRACE), "a failed job is not kept");
+    }
+
+    #[test]
+    fn the_servers_of_a_split_client_are_ended_when_it_has_ended() {
+        const CLIENT: Task = Task::new(TaskType::Client, 0);
+        for (ending, end_never, due) in [
+            (DONE, false, Some(Action::Terminate)),
+            (Ending::Exited(3), false, Some(Action::Terminate)),
+            (DONE, true, None),
+            (Ending::Exited(3), true, Some(Action::Terminate)),
+        ] {
+            let start = Instant::now();
+            let mut supervisor = Supervisor::new(&[WORKER0, PS, CLIENT], CLIENT, end_never);
+            supervisor.ended(CLIENT, ending, start);
+            assert_eq!(supervisor.due(start), due, "{ending:?}, {end_never}");
+            assert_eq!(supervisor.exit(), ending.exit());
+        }
+        let start = Instant::now();
+        let mut supervisor = Supervisor::new(&[WORKER0, PS, CLIENT], CLIENT, false);
+        supervisor.ended(PS, Ending::Signalled(9), start);
+        assert_eq!(supervisor.deadline(), Some(start + FAILURE_GRACE), "the client finds out by itself");
+        supervisor.ended(CLIENT, Ending::Exited(202), start);
+        assert_eq!(supervisor.cause().map(|end| end.task), Some(PS));
     }
 
     #[test]

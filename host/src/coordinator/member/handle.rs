@@ -48,16 +48,9 @@ impl MemberHandle {
         self.interrupt.clone()
     }
 
-    /// Waits until a run that was interrupted has had its 10 s and is to be dropped. Never ends without an interrupt.
-    ///
-    /// # Cancel safety
-    /// Waiting has no effect.
-    pub async fn overdue(&self) {
-        let mut overdue = self.overdue.clone();
-        if overdue.wait_for(|overdue| *overdue).await.is_err() {
-            // The member departed before the time was over, and with it its clock.
-            std::future::pending::<()>().await;
-        }
+    /// Set once a run that was interrupted has had its 10 s and is to be dropped.
+    pub fn overdue(&self) -> watch::Receiver<bool> {
+        self.overdue.clone()
     }
 
     /// Set once the chief's run has ended, well or not: nobody will initialize variables any more.

@@ -1,12 +1,12 @@
 //! The member's service: one loop over calls, the stream to the leader, and time.
 
-use super::barriers::MemberBarriers;
 use super::link::{self, Dialled, Link, Watched};
 use super::{Command, Departure, END_TIMEOUT, Member, MemberOptions, Outlets, Training};
 use crate::attend::REPORT_INTERVAL;
 use crate::attend::{AttendError, Cause, EndReport, LeaderEvent, MemberMessage, Mode, Registered, TaskState};
 use crate::barrier::display_name;
 use crate::cluster::TaskType;
+use crate::coordinator::task_barriers::TaskBarriers;
 use crate::error::{Error, ErrorCode};
 use crate::handles::AttendChannel;
 use crate::lifetime::{GUEST_GRACE, HEARTBEAT_INTERVAL, HEARTBEAT_SILENCE, peer_failed};
@@ -22,7 +22,7 @@ pub(super) struct Service {
     commands: mpsc::Receiver<Command>,
     outlets: Outlets,
     link: Link,
-    barriers: MemberBarriers,
+    barriers: TaskBarriers,
     /// What the open stream has not taken yet.
     outbox: VecDeque<MemberMessage>,
     registered: Option<Registered>,
@@ -41,7 +41,7 @@ impl Service {
     pub(super) fn new(member: Member) -> Self {
         let Member { options, commands, outlets } = member;
         Service {
-            barriers: MemberBarriers::new(options.leader),
+            barriers: TaskBarriers::default(),
             options,
             commands,
             outlets,
@@ -417,7 +417,7 @@ impl Service {
 
     fn tick(&mut self) {
         let now = Instant::now();
-        self.barriers.expire(now);
+        self.barriers.expire(now, self.options.leader);
         if matches!(self.link, Link::Up(_)) && now >= self.last_event + HEARTBEAT_SILENCE {
             self.broken("the leader sent no heartbeat");
         }

@@ -38,7 +38,7 @@ impl Job for SoloJob {
 ///
 /// # Source
 /// `wait_for_other_workers` of TensorFlow's `_WorkerContext`, whose error names cluster, type and id as well.
-pub(super) fn no_barrier(context: &WorkerContext) -> Error {
+pub(in crate::coordinator) fn no_barrier(context: &WorkerContext) -> Error {
     let mut jobs = Vec::new();
     for job in context.cluster.jobs() {
         let addresses: Vec<&str> =

@@ -321,7 +321,7 @@ async fn runner_never_seen_ends_the_job_with_201() {
     assert_eq!(members[0].handle.interrupt_exit_code(), Some(201));
     // The guest doesn't end by itself.
     let begin = Instant::now();
-    members[0].handle.overdue().await;
+    members[0].handle.overdue().wait_for(|overdue| *overdue).await.expect("the member lives");
     assert!(begin.elapsed() >= SECOND * 9, "{:?}", begin.elapsed());
     assert!(members[0].handle.end(EndReport { ok: false, exit_code: 201, ..done() }).await);
     assert_eq!(cluster.leader.await.expect("no panic").exit_code(0), 201);

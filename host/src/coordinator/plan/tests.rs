@@ -224,15 +224,3 @@ fn refusals_name_the_task_and_what_there_is() {
     let listed = Case::independent(workers_and_ps().with_job(Evaluator, ["e"]), BetweenGraph);
     assert!(matches!(listed.plan((Evaluator, 1)), Err(PlanError::UnknownIndex { .. })));
 }
-
-#[test]
-fn this_version_runs_local_and_independent_between_graph_plans() {
-    let served = |case: Case, task: Option<(TaskType, u32)>| case.plan(task).expect("plan").check_served().is_ok();
-    assert!(served(Case::split(ClusterSpec::new(), InGraph), None));
-    assert!(served(Case::independent(workers_and_ps(), BetweenGraph), Some((Ps, 0))));
-    assert!(served(Case::independent(workers_and_ps(), BetweenGraph), Some((Evaluator, 0))));
-    assert!(served(Case { mode: None, ..Case::independent(workers_and_ps(), BetweenGraph) }, Some((Worker, 0))));
-    assert!(!served(Case::independent(workers_and_ps(), InGraph), Some((Worker, 0))));
-    assert!(!served(Case::split(workers_and_ps(), BetweenGraph), None));
-    assert!(!served(Case::split(workers_and_ps(), BetweenGraph), Some((Ps, 0))));
-}

@@ -125,6 +125,7 @@ pub(super) fn fields(
         setting(name, timeout.value.to_string(), &timeout.origin);
     }
     setting("container", settings.container.value.clone(), &settings.container.origin);
+    setting("share-container", settings.share_container.value.to_string(), &settings.share_container.origin);
     if let Some(Setting { value, origin }) = &settings.summary_dir {
         setting("summary-dir", value.display().to_string(), origin);
     }

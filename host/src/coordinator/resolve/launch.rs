@@ -1,7 +1,7 @@
 //! What `dchost launch` refuses, and the launch line that a task without cluster is told.
 
 use super::{Faults, Purpose, Resolver, Settings, describe};
-use crate::attend::{Mode, Replication};
+use crate::attend::Mode;
 use crate::cluster::{Task, TaskType};
 
 /// Checks what `dchost launch` can know before it has bound a port.
@@ -13,18 +13,13 @@ pub fn check_launch(settings: &Settings, client: bool) -> Result<(), Faults> {
     let faults = settings.faults.clone();
     let mut resolver = Resolver { settings, purpose: Purpose::Run, faults, warnings: Vec::new(), origins };
     resolver.check_values();
-    resolver.check_attempts_of_cluster();
-    let only = "leave it out: launch runs independent workers with between-graph replication";
-    if let Some(mode) = settings.mode.as_ref().filter(|mode| mode.value == Mode::SplitClient) {
-        let what = format!("mode `{}` is not served yet", mode.value.as_str());
-        resolver.fault(mode.origin.place("mode"), what, only);
+    let stated = settings.mode.as_ref().map(|mode| mode.value);
+    if client && stated == Some(Mode::IndependentWorker) {
+        let mend = "leave out one of them: a client belongs to mode `split-client`";
+        resolver.fault("`--client`", "does not fit mode `independent-worker`", mend);
     }
-    if client {
-        resolver.fault("`--client`", "split clients are not served yet", only);
-    }
-    if settings.replication.value == Replication::InGraph {
-        let place = settings.replication.origin.place("replication");
-        resolver.fault(place, "replication `in-graph` is not served yet", only);
+    if !client && stated != Some(Mode::SplitClient) {
+        resolver.check_attempts_of_tasks();
     }
     if settings.module.is_none() {
         resolver.fault("`--module`", "is missing: every task but ps runs worker_fn", "give --module FILE");

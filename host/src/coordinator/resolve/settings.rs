@@ -170,6 +170,8 @@ pub struct Settings {
     pub max_attempts: Setting<u32>,
     /// Namespace of variables and barriers.
     pub container: Setting<String>,
+    /// Whether a split client uses its container together with others.
+    pub share_container: Setting<bool>,
     /// Where summaries go.
     pub summary_dir: Option<Setting<PathBuf>>,
     /// Directories that the guest sees.

@@ -479,12 +479,26 @@ fn a_socket_that_was_handed_over_is_where_the_server_listens() {
 }
 
 #[test]
-fn only_a_local_run_is_tried_more_than_once() {
+fn a_local_run_and_a_split_client_may_be_tried_more_than_once() {
     assert_eq!(good(&[MODULE, "--max-attempts=3"], "{}").attempts_max, 3);
     assert_eq!(good(&[MODULE], "{}").attempts_max, 1);
     assert_eq!(good(&[MODULE, CLUSTER_W2, "--task=worker:0", "--max-attempts=1"], "{}").attempts_max, 1);
-    let what: &[&str] = &["`--max-attempts`", "not served yet in a cluster"];
+    assert_eq!(good(&[MODULE, CLUSTER_W2, "--task=client", "--max-attempts=3"], "{}").attempts_max, 3);
+    let what: &[&str] = &["`--max-attempts`", "independent workers are not served yet"];
     refused(&[MODULE, CLUSTER_W2, "--task=worker:0", "--max-attempts=2"], None, &[what]);
+}
+
+#[test]
+fn a_client_has_a_container_of_its_own_unless_it_is_named() {
+    let client: &[&str] = &[MODULE, CLUSTER_W2, "--mode=split-client"];
+    let container = |flags: &[&str]| good(&[client, flags].concat(), "{}").container;
+    assert_eq!(container(&[]), None);
+    assert_eq!(container(&["--container=c"]).as_deref(), Some("c"));
+    assert_eq!(container(&["--container=default", "--share-container"]).as_deref(), Some("default"));
+    assert_eq!(good(&[MODULE, CLUSTER_W2, "--task=worker:0"], "{}").container.as_deref(), Some("default"));
+    refused(&[client, &["--share-container"]].concat(), None, &[&["`--share-container`", "--container NAME"]]);
+    let server = good(&[CLUSTER_W2, "--task=worker:0", "--share-container"], "{}");
+    assert!(server.warnings.iter().any(|warning| warning.contains("split client")), "{:?}", server.warnings);
 }
 
 #[test]
@@ -495,8 +509,8 @@ fn faults_of_different_kinds_come_in_one_report() {
         Some(tf_config),
         &[
             &["`--container`", "`a b`"],
-            &["`--max-attempts`", "not served yet"],
             &["task of `TF_CONFIG`", "`gpu`"],
+            &["`--max-attempts`", "not served yet"],
             &["`worker:0`", "no port"],
             &["`worker:1`", "`@`"],
         ],

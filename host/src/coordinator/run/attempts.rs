@@ -1,9 +1,10 @@
-//! A local run, tried again after its own failures.
+//! Runs that are tried again after a failure: a local one, and those of a split client.
 
 use super::guest::Ended;
 use super::stop::{Reason, Stop};
 use super::{Process, Reach};
 use crate::context::WorkerContext;
+use crate::coordinator::member::SoloJob;
 use crate::coordinator::outcome::Outcome;
 use crate::exit::Exit;
 use crate::runtime::Module;
@@ -13,33 +14,52 @@ use tracing::{info, warn};
 impl Process {
     /// Runs without a cluster: the variables live in this process, and nobody else has them.
     ///
-    /// Each attempt has a store and variables of its own, so that nothing of the one before is left. They follow each other at
-    /// once: what would have to recover meanwhile is outside of a local run.
+    /// Each attempt has a store and variables of its own, so that nothing of the one before is left.
     ///
     /// # Cancel safety
     /// As [`guest::run`](super::guest::run): the attempt that runs goes on unheard, and none follows.
     pub(super) async fn run_local(&self, module: &Module, context: Arc<WorkerContext>, stop: &Stop) -> Outcome {
-        // Reading refuses 0.
-        let attempts_max = self.resolved.attempts_max.max(1);
-        let mut attempt = 0;
-        loop {
-            let local = self.local_variables(&self.store(), None);
-            let reach = Reach { member: None, peers: None, local, attempt };
+        let attempt = async |number| {
+            let reach = Reach {
+                overseer: Arc::new(SoloJob::new(context.clone(), number)),
+                peers: None,
+                local: self.local_variables(&self.store(), None),
+                console: self.console.clone(),
+                name: "local".to_owned(),
+                attempt: number,
+            };
             let (ended, dump) = self.run_guest(module, context.clone(), reach, stop).await;
             if let Some(dump) = dump {
                 // Its memory has to go before the next attempt has its own.
                 dump.finish(stop).await;
             }
-            let outcome = match ended {
+            ended
+        };
+        self.attempts(attempt, stop).await
+    }
+
+    /// Makes attempts, counted from 0, until one ends well or none is left.
+    ///
+    /// They follow each other at once: what would have to recover meanwhile is outside of this process, and has its own
+    /// timeouts.
+    ///
+    /// # Cancel safety
+    /// That of `attempt`; none follows.
+    pub(super) async fn attempts(&self, mut attempt: impl AsyncFnMut(u32) -> Ended, stop: &Stop) -> Outcome {
+        // Reading refuses 0.
+        let attempts_max = self.resolved.attempts_max.max(1);
+        let mut number = 0;
+        loop {
+            let outcome = match attempt(number).await {
                 Ended::Run(outcome) => outcome,
-                Ended::Stopped(_, outcome) => return within(outcome, attempt, attempts_max),
+                Ended::Stopped(_, outcome) => return within(outcome, number, attempts_max),
             };
-            match next(outcome, attempt, attempts_max, stop.now()) {
+            match next(outcome, number, attempts_max, stop.now()) {
                 Next::End(outcome) => return outcome,
                 // A line each: the log escapes newlines.
                 Next::Again { warning } => warning.lines().for_each(|line| warn!("{line}")),
             }
-            attempt += 1;
+            number += 1;
         }
     }
 }
@@ -79,10 +99,10 @@ fn next(outcome: Outcome, attempt: u32, attempts_max: u32, stop: Option<Reason>)
     Next::Again { warning: format!("attempt {number} of {attempts_max} failed: {first}; the next one begins{rest}") }
 }
 
-/// Whether a failure is the guest's own, which another attempt may not meet.
+/// Whether another attempt may not meet the failure: the guest's own, or that of a task that a client needs.
 fn may_succeed_later(exit: Exit) -> bool {
     match exit {
-        Exit::WorkerError | Exit::Trap | Exit::Limit => true,
+        Exit::WorkerError | Exit::Trap | Exit::Limit | Exit::Unreachable | Exit::PeerFailed => true,
         Exit::Done
         | Exit::Refused
         | Exit::Bug
@@ -90,9 +110,7 @@ fn may_succeed_later(exit: Exit) -> bool {
         | Exit::Timeout
         | Exit::Interrupted
         | Exit::Terminated
-        | Exit::Bind
-        | Exit::Unreachable
-        | Exit::PeerFailed => false,
+        | Exit::Bind => false,
     }
 }
 
@@ -128,10 +146,11 @@ mod tests {
     }
 
     #[test]
-    fn only_the_guests_own_failures_are_tried_again() {
+    fn failures_of_guests_and_peers_are_tried_again_and_no_others() {
         for exit in (0..=u8::MAX).filter_map(Exit::from_code) {
             let again = matches!(next(failed(exit), 0, 2, None), Next::Again { .. });
-            assert_eq!(again, [Exit::WorkerError, Exit::Trap, Exit::Limit].contains(&exit), "{exit:?}");
+            let may = [Exit::WorkerError, Exit::Trap, Exit::Limit, Exit::Unreachable, Exit::PeerFailed].contains(&exit);
+            assert_eq!(again, may, "{exit:?}");
         }
     }
 

@@ -1,12 +1,13 @@
 //! One run of `worker_fn` in this process: its runtime, its interrupt, and how it is ended from outside.
 
 use super::stop::{Reason, Stop};
-use crate::coordinator::member::MemberHandle;
+use crate::coordinator::member::{MemberHandle, SoloJob};
 use crate::coordinator::outcome::{self, Outcome};
+use crate::coordinator::siblings::Sibling;
 use crate::coordinator::summary::SummaryFile;
 use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
-use crate::handles::Handles;
+use crate::handles::{Handles, Job};
 use crate::runtime::{GuestOptions, Module, RunReport, RunWatch};
 use std::io;
 use std::time::Duration;
@@ -25,25 +26,107 @@ const DROP_GRACE: Duration = Duration::from_millis(500);
 const SUMMARY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The runtime that guests compute on; nothing else runs there, so that a guest that never yields delays nothing.
+///
+/// Its end doesn't wait for what still computes.
 #[derive(Debug)]
 pub(super) struct Guests {
-    runtime: Runtime,
+    /// None only while it is dropped.
+    runtime: Option<Runtime>,
 }
 
 impl Guests {
-    /// Starts the runtime: one thread, as one guest computes on one core.
+    /// Starts the runtime for so many guests: a guest computes on one core, and more threads than cores would only take turns.
     ///
     /// # Errors
     /// The system has no thread for it.
-    pub(super) fn start() -> io::Result<Self> {
+    pub(super) fn start(guests: usize) -> io::Result<Self> {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = guests.clamp(1, cores);
         // A timer and sockets of its own: WASI's are polled there.
-        let runtime = Builder::new_multi_thread().worker_threads(1).thread_name("guest").enable_all().build()?;
-        Ok(Guests { runtime })
+        let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name("guest").enable_all().build()?;
+        Ok(Guests { runtime: Some(runtime) })
     }
 
-    /// Ends the runtime without waiting for what still computes.
-    pub(super) fn shut_down(self) {
-        self.runtime.shutdown_background();
+    fn runtime(&self) -> &Runtime {
+        self.runtime.as_ref().expect("it is there until the drop")
+    }
+}
+
+impl Drop for Guests {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// What may end a run from outside of its process: its cluster, or the other runs of its client.
+pub(super) trait Overseer: Job {
+    /// Set once the run must end.
+    fn interrupt(&self) -> watch::Receiver<Option<Error>>;
+
+    /// Set once a run that was interrupted has had its time and is to be dropped.
+    fn overdue(&self) -> watch::Receiver<bool>;
+
+    /// What the end of a run that was interrupted is worth; none where it was not.
+    fn interrupt_exit(&self) -> Option<Exit>;
+
+    /// Set once the chief's run has ended: nobody will initialize variables any more.
+    fn chief_ended(&self) -> watch::Receiver<Option<Error>>;
+}
+
+impl Overseer for MemberHandle {
+    fn interrupt(&self) -> watch::Receiver<Option<Error>> {
+        MemberHandle::interrupt(self)
+    }
+
+    fn overdue(&self) -> watch::Receiver<bool> {
+        MemberHandle::overdue(self)
+    }
+
+    fn interrupt_exit(&self) -> Option<Exit> {
+        self.interrupt_exit_code().map(|code| Exit::from_code(code).unwrap_or(Exit::Bug))
+    }
+
+    fn chief_ended(&self) -> watch::Receiver<Option<Error>> {
+        MemberHandle::chief_ended(self)
+    }
+}
+
+impl Overseer for Sibling {
+    fn interrupt(&self) -> watch::Receiver<Option<Error>> {
+        Sibling::interrupt(self)
+    }
+
+    fn overdue(&self) -> watch::Receiver<bool> {
+        Sibling::overdue(self)
+    }
+
+    fn interrupt_exit(&self) -> Option<Exit> {
+        Sibling::interrupt_exit(self)
+    }
+
+    fn chief_ended(&self) -> watch::Receiver<Option<Error>> {
+        Sibling::chief_ended(self)
+    }
+}
+
+/// A run without a cluster has none: nothing but its process ends it.
+impl Overseer for SoloJob {
+    fn interrupt(&self) -> watch::Receiver<Option<Error>> {
+        watch::channel(None).1
+    }
+
+    fn overdue(&self) -> watch::Receiver<bool> {
+        watch::channel(false).1
+    }
+
+    fn interrupt_exit(&self) -> Option<Exit> {
+        None
+    }
+
+    fn chief_ended(&self) -> watch::Receiver<Option<Error>> {
+        watch::channel(None).1
     }
 }
 
@@ -81,7 +164,7 @@ impl Dump {
 
 /// Runs `worker_fn` to its end; answers as well what is still being written of it.
 ///
-/// `interrupt` feeds `handles.interrupt`. A run that the cluster interrupts has the member's grace to end by itself; one
+/// `interrupt` feeds `handles.interrupt`. A run that its overseer interrupts has the overseer's grace to end by itself; one
 /// whose process has to end has [`STOP_GRACE`].
 ///
 /// # Cancel safety
@@ -92,19 +175,19 @@ pub(super) async fn run(
     options: GuestOptions,
     handles: Handles,
     interrupt: watch::Sender<Option<Error>>,
-    member: Option<&MemberHandle>,
+    overseer: &dyn Overseer,
     stop: &Stop,
 ) -> (Ended, Option<Dump>) {
     let seen = RunWatch::new();
-    let mut guest = guests.runtime.spawn({
+    let mut guest = guests.runtime().spawn({
         let (module, seen) = (module.clone(), seen.clone());
         async move { module.run(options, handles, seen).await }
     });
-    let interrupted = interrupted(member, &interrupt);
+    let interrupted = interrupted(overseer, &interrupt);
     let overdue = async {
-        match member {
-            Some(member) => member.overdue().await,
-            None => std::future::pending().await,
+        if overseer.overdue().wait_for(|overdue| *overdue).await.is_err() {
+            // Who would say so has gone, before the time was over.
+            std::future::pending::<()>().await;
         }
     };
     let over = tokio::select! {
@@ -121,13 +204,13 @@ pub(super) async fn run(
         None => "the guest was computing, or in a call of WASI".to_owned(),
     };
     let ended = match over {
-        Over::Returned(Ok(report)) => Ended::Run(outcome::of_run(&report, cluster_end(member))),
+        Over::Returned(Ok(report)) => Ended::Run(outcome::of_run(&report, cluster_end(overseer))),
         Over::Returned(Err(error)) => Ended::Run(Outcome::failed(
             Exit::Bug,
             format!("the run's task failed: {error}; a bug in dchost, please report it"),
         )),
         Over::Dumping(report) => {
-            let ended = Ended::Run(outcome::of_run(&report, cluster_end(member)));
+            let ended = Ended::Run(outcome::of_run(&report, cluster_end(overseer)));
             return (ended, Some(Dump { guest, seen }));
         }
         Over::Overdue => {
@@ -135,7 +218,7 @@ pub(super) async fn run(
             guest.abort();
             // Its last words; a guest that can't be dropped even now is left behind with its thread.
             let _ = timeout(DROP_GRACE, guest).await;
-            Ended::Run(match cluster_end(member) {
+            Ended::Run(match cluster_end(overseer) {
                 Some((Exit::Done, _)) => Outcome::done(),
                 Some((exit, error)) => {
                     Outcome::failed(exit, format!("{error}\nthe run did not end in time and was dropped; {place}"))
@@ -201,25 +284,18 @@ enum Over<R> {
     Stopped(Reason),
 }
 
-/// Passes the cluster's interrupt on to the run; never ends.
-async fn interrupted(
-    member: Option<&MemberHandle>,
-    interrupt: &watch::Sender<Option<Error>>,
-) -> std::convert::Infallible {
-    if let Some(member) = member {
-        let mut cluster = member.interrupt();
-        if let Ok(error) = cluster.wait_for(Option::is_some).await {
-            interrupt.send_replace(error.clone());
-        }
+/// Passes the overseer's interrupt on to the run; never ends.
+async fn interrupted(overseer: &dyn Overseer, interrupt: &watch::Sender<Option<Error>>) -> std::convert::Infallible {
+    if let Ok(error) = overseer.interrupt().wait_for(Option::is_some).await {
+        interrupt.send_replace(error.clone());
     }
     std::future::pending().await
 }
 
 /// What the cluster makes of a run that it has interrupted.
-fn cluster_end(member: Option<&MemberHandle>) -> Option<(Exit, Error)> {
-    let member = member?;
-    let exit = Exit::from_code(member.interrupt_exit_code()?).unwrap_or(Exit::Bug);
-    let error = member.interrupt().borrow().clone()?;
+fn cluster_end(overseer: &dyn Overseer) -> Option<(Exit, Error)> {
+    let exit = overseer.interrupt_exit()?;
+    let error = overseer.interrupt().borrow().clone()?;
     Some((exit, error))
 }
 

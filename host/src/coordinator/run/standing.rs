@@ -43,24 +43,33 @@ pub(super) struct Standing {
     shutdown: CancellationToken,
 }
 
+/// What the parts are made from.
+pub(super) struct StandingOptions<'a> {
+    pub(super) resolved: &'a Resolved,
+    /// Namespace of variables and barriers.
+    pub(super) container: &'a str,
+    pub(super) task: Task,
+    /// A socket that was handed over, instead of one that is bound here.
+    pub(super) listener: Option<TcpListener>,
+    pub(super) store: &'a Store,
+    /// The sha256 of the module of the run that is to follow.
+    pub(super) module_digest: Option<[u8; 32]>,
+    /// The context of that run.
+    pub(super) run: Option<Arc<WorkerContext>>,
+    /// Ends the process where the server ends early.
+    pub(super) stop: &'a Stop,
+}
+
 impl Standing {
-    /// Binds and starts everything. `run` is the context of the run that is to follow, with its module's digest. A server that
-    /// ends early ends the process, by `stop`.
+    /// Binds and starts everything.
     ///
     /// # Errors
     /// The address can't be bound, which is worth a retry; anything else of the system's.
     ///
     /// # Cancel safety
     /// It never waits, so that it is done at its first poll.
-    pub(super) async fn start(
-        resolved: &Resolved,
-        task: Task,
-        listener: Option<TcpListener>,
-        store: &Store,
-        module_digest: Option<[u8; 32]>,
-        run: Option<Arc<WorkerContext>>,
-        stop: &Stop,
-    ) -> Result<Self, Outcome> {
+    pub(super) async fn start(options: StandingOptions<'_>) -> Result<Self, Outcome> {
+        let StandingOptions { resolved, container, task, listener, store, module_digest, run, stop } = options;
         let incarnation = Incarnation::draw(&mut rand::rng());
         let run_id = RunId::draw(&mut rand::rng());
         let listener = match (&resolved.listen, listener) {
@@ -70,7 +79,7 @@ impl Standing {
         };
         let control = Handle::current();
         let shutdown = CancellationToken::new();
-        let dialer: Arc<dyn Probe> = Arc::new(Dialer::new(resolved.container.clone(), run_id, control.clone()));
+        let dialer: Arc<dyn Probe> = Arc::new(Dialer::new(container.to_owned(), run_id, control.clone()));
         let leads = resolved.plan.leader == Some(task);
         let leader = leads.then(|| {
             Leader::new(LeaderOptions {
@@ -107,7 +116,7 @@ impl Standing {
             incarnation,
             run_id,
             attempt: None,
-            mode: run.as_ref().and(resolved.mode),
+            mode: resolved.mode,
             replication: resolved.replication,
             barrier: resolved.cluster_barrier,
             module_digest,
@@ -118,7 +127,7 @@ impl Standing {
             let (attend, probe): (Arc<dyn Attend>, _) = match leader_handle {
                 Some(handle) => (Arc::new(handle), None),
                 None => {
-                    let client = LeaderClient::new(leader, address.clone(), resolved.container.clone(), control);
+                    let client = LeaderClient::new(leader, address.clone(), container.to_owned(), control);
                     (Arc::new(client), Some((dialer, address)))
                 }
             };
@@ -134,7 +143,7 @@ impl Standing {
             });
             tokio::spawn(member.run(shutdown.clone()));
             if let Some(guard) = &guard {
-                tokio::spawn(adopt(guard.clone(), resolved.container.clone(), handle.clone(), shutdown.clone()));
+                tokio::spawn(adopt(guard.clone(), container.to_owned(), handle.clone(), shutdown.clone()));
             }
             handle
         });
@@ -247,7 +256,10 @@ async fn adopt(guard: Guard, container: String, member: MemberHandle, shutdown: 
     let mut attempts = member.attempts();
     loop {
         let attempt = *attempts.borrow_and_update();
+        // A leader that only serves has no job, and so no say in what a client does in a container.
+        let leads_job = attempt.is_some() && member.registered().await.is_ok_and(|leader| leader.mode.is_some());
         if let Some(attempt) = attempt
+            && leads_job
             && let Err(error) = guard.adopt(&container, attempt)
         {
             tracing::warn!("this server keeps to the attempt before: {error}");

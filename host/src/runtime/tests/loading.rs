@@ -82,7 +82,9 @@ async fn a_file_above_the_cap_is_refused_by_its_size() {
 #[tokio::test]
 async fn compiling_has_a_time_limit() {
     let engine = Engine::new(EngineOptions { compile_timeout: Duration::ZERO, ..EngineOptions::default() }).unwrap();
-    let bytes = guest(&[BARRIER], &waits_at("free"));
+    // Enough to compile for longer than a busy machine takes to look at the clock.
+    let functions = "(func (param i32) (result i32) (i32.mul (local.get 0) (local.get 0)))".repeat(20_000);
+    let bytes = wat::parse_str(format!("(component (core module {functions}))")).unwrap();
     let error = engine.load_bytes("train.wasm", bytes.into()).await.unwrap_err();
     assert!(error.to_string().contains("--compile-timeout"), "{error}");
 }

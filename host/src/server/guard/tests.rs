@@ -32,8 +32,8 @@ fn header(attempt: Option<(u64, u32)>) -> v1::RequestHeader {
     (&Header::new(caller(attempt))).into()
 }
 
-fn code<T: std::fmt::Debug>(result: Result<T>) -> ErrorCode {
-    result.expect_err("refused").code
+fn code<T>(result: Result<T>) -> ErrorCode {
+    result.err().expect("refused").code
 }
 
 #[test]
@@ -159,7 +159,7 @@ async fn attempts_only_go_forward() {
         (Some((1, 0)), false, 3),
         (Some((3, 7)), true, 3),
     ] {
-        let result = guard.admit(Rpc::Session, Some(header(attempt)));
+        let result = guard.open_session(Some(header(attempt)), 0);
         match result {
             Ok(_) => assert!(accepted, "{attempt:?}"),
             Err(error) => {
@@ -208,14 +208,71 @@ async fn answer_that_is_there_is_given_even_by_a_server_that_stops() {
 async fn attempt_of_the_own_leader_is_not_ended_by_callers() {
     let guard = guard();
     let attempt = |leader, number| Attempt { leader: Incarnation(leader), number };
-    guard.admit(Rpc::Session, Some(header(Some((9, 0))))).expect("nobody has said otherwise yet");
+    drop(guard.open_session(Some(header(Some((9, 0)))), 0).expect("nobody has said otherwise yet"));
     guard.adopt("default", attempt(1, 0)).expect("the leader has told");
-    assert_eq!(code(guard.admit(Rpc::Session, Some(header(Some((9, 0)))))), ErrorCode::Aborted);
+    assert_eq!(code(guard.open_session(Some(header(Some((9, 0)))), 0)), ErrorCode::Aborted);
     for other in [(77, 0), (1, 1), (1, u32::MAX)] {
-        assert_eq!(code(guard.admit(Rpc::Session, Some(header(Some(other))))), ErrorCode::Unavailable, "{other:?}");
+        assert_eq!(code(guard.open_session(Some(header(Some(other))), 0)), ErrorCode::Unavailable, "{other:?}");
     }
-    assert!(guard.admit(Rpc::Session, Some(header(Some((1, 0))))).is_ok());
+    assert!(guard.open_session(Some(header(Some((1, 0)))), 0).is_ok());
     guard.adopt("default", attempt(77, 0)).expect("a restarted leader is attended");
-    assert!(guard.admit(Rpc::Session, Some(header(Some((77, 0))))).is_ok());
-    assert_eq!(code(guard.admit(Rpc::Session, Some(header(Some((1, 0)))))), ErrorCode::Aborted);
+    assert!(guard.open_session(Some(header(Some((77, 0)))), 0).is_ok());
+    assert_eq!(code(guard.open_session(Some(header(Some((1, 0)))), 0)), ErrorCode::Aborted);
+}
+
+/// Opens a client's session on `guard`, as run `run` of the client `leader`; none: it shares the container.
+fn open(guard: &Guard, run: u64, leader: Option<u64>) -> Result<Lease> {
+    let attempt = leader.map(|leader| Attempt { leader: Incarnation(leader), number: 0 });
+    let caller = Caller { task: None, run_id: RunId(run), ..caller(None) };
+    let client_use = if leader.is_some() { v1::ClientUse::Exclusive } else { v1::ClientUse::Shared };
+    guard.open_session(Some((&Header::new(Caller { attempt, ..caller })).into()), client_use.into())
+}
+
+/// Aim: of two clients that want a container for themselves the second is told, whatever the first is doing; its own runs
+/// don't count, and one that has gone is not in the way.
+#[tokio::test]
+async fn a_second_client_is_refused_while_the_first_lives() {
+    let guard = guard();
+    let drops = Arc::new(Mutex::new(0));
+    let seen = drops.clone();
+    guard.on_attempt_ended(Arc::new(move |_, _| *seen.lock().expect("no panic above") += 1));
+    let first = [1, 2].map(|run| open(&guard, run, Some(7)).expect("alone but for its own runs"));
+    let error = open(&guard, 3, Some(8)).err().expect("the first lives");
+    assert_eq!(error.code, ErrorCode::FailedPrecondition);
+    for text in ["`default` of ps:0", "another client", "--share-container", "--container"] {
+        assert!(error.message.contains(text), "{error}");
+    }
+    assert_eq!(*drops.lock().expect("no panic above"), 0, "who is refused drops nothing");
+
+    let [one, other] = first;
+    one.close();
+    assert!(open(&guard, 3, Some(8)).is_err(), "another run of it lives");
+    drop(other);
+    let second = open(&guard, 3, Some(8)).expect("a broken stream is no life");
+    assert_eq!(*drops.lock().expect("no panic above"), 1, "what the first left is dropped");
+    assert_eq!(code(guard.open_session(Some(header(Some((7, 0)))), 0)), ErrorCode::Aborted);
+    second.close();
+}
+
+#[tokio::test]
+async fn clients_that_share_meet_and_keep_the_content() {
+    let guard = guard();
+    let drops = Arc::new(Mutex::new(0));
+    let seen = drops.clone();
+    guard.on_attempt_ended(Arc::new(move |_, _| *seen.lock().expect("no panic above") += 1));
+    open(&guard, 1, Some(7)).expect("alone").close();
+    let sharing = [2, 3].map(|run| open(&guard, run, None).expect("they share"));
+    assert_eq!(*drops.lock().expect("no panic above"), 0);
+    assert!(open(&guard, 4, Some(8)).is_err(), "who wants to be alone isn't");
+    drop(sharing);
+}
+
+#[tokio::test]
+async fn a_client_is_told_at_once_that_a_container_is_a_jobs() {
+    let guard = guard();
+    guard.adopt("default", Attempt { leader: Incarnation(1), number: 0 }).expect("the leader has told");
+    let error = open(&guard, 1, Some(7)).err().expect("it is the job's");
+    assert_eq!(error.code, ErrorCode::FailedPrecondition);
+    assert!(error.message.contains("that of a job"), "{error}");
+    assert_eq!(code(guard.open_session(Some(header(None)), 9)), ErrorCode::InvalidArgument);
 }

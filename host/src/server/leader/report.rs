@@ -2,7 +2,6 @@
 
 use super::LeaderStatus;
 use crate::attend::TaskState;
-use crate::barrier::display_name;
 use crate::cluster::list_tasks;
 use std::time::Duration;
 use tracing::info;
@@ -32,17 +31,7 @@ pub(super) fn lines(status: &LeaderStatus, now: std::time::Instant) -> Vec<Strin
         let rest = status.silent.iter().skip(TASKS_MAX).map(|silent| &silent.task);
         lines.push(format!("{} more tasks are silent: {}", status.silent.len() - TASKS_MAX, list_tasks(rest)));
     }
-    for barrier in &status.barriers {
-        let all = barrier.arrived.len() + barrier.missing.len();
-        lines.push(format!(
-            "{}, generation {}: {} of {all} arrived, waiting {} for {}",
-            display_name(&barrier.name),
-            barrier.generation,
-            barrier.arrived.len(),
-            seconds(now.saturating_duration_since(barrier.since)),
-            list_tasks(&barrier.missing)
-        ));
-    }
+    lines.extend(status.barriers.iter().map(|barrier| barrier.line(now)));
     lines
 }
 

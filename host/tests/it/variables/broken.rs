@@ -98,6 +98,8 @@ async fn stream_that_never_completes_leaves_the_old_value() {
     initialize(&connect(ps.addr, 99), &w, &vec![7; BYTES]).await.unwrap();
     relay.cut([], Some(BYTES / 2));
     let peers = Peers::new(PeersOptions {
+        client_use: None,
+        connections: Connections::default(),
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [relay.addr.to_string()]),
         caller: caller("default", WORKER, 1),
         runtime: Handle::current(),

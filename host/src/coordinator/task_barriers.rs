@@ -1,4 +1,7 @@
 //! A task's half of its barriers: counts generations, remembers arrivals that have no answer.
+//!
+//! The other half, which knows all participants, is [`Barriers`](crate::barrier::Barriers): with the leader of independent
+//! workers, or beside the runs of a split client.
 
 use crate::attend::BarrierArrival;
 use crate::barrier::{NAMES_MAX, display_name, ends_generation};
@@ -12,8 +15,8 @@ use tokio::time::Instant;
 /// How long after its own deadline a call waits for the leader's answer, which names who is missing.
 const ANSWER_GRACE: Duration = Duration::from_secs(5);
 
-pub(super) struct MemberBarriers {
-    leader: Task,
+#[derive(Default)]
+pub(in crate::coordinator) struct TaskBarriers {
     names: BTreeMap<String, Rendezvous>,
 }
 
@@ -38,13 +41,9 @@ struct Waiter {
     reply: oneshot::Sender<Result<()>>,
 }
 
-impl MemberBarriers {
-    pub(super) fn new(leader: Task) -> Self {
-        MemberBarriers { leader, names: BTreeMap::new() }
-    }
-
+impl TaskBarriers {
     /// Takes a call; returns the arrival to send, unless its answer is here.
-    pub(super) fn arrive(
+    pub(in crate::coordinator) fn arrive(
         &mut self,
         now: Instant,
         name: &str,
@@ -71,7 +70,7 @@ impl MemberBarriers {
     }
 
     /// Takes the leader's answer. One to a generation that is over already is a repetition.
-    pub(super) fn answer(&mut self, name: &str, generation: u64, result: Result<()>) {
+    pub(in crate::coordinator) fn answer(&mut self, name: &str, generation: u64, result: Result<()>) {
         let Some(rendezvous) = self.names.get_mut(name).filter(|rendezvous| rendezvous.generation == generation) else {
             return;
         };
@@ -95,7 +94,7 @@ impl MemberBarriers {
     }
 
     /// The arrivals that a new stream must carry again, with the time that is left of each.
-    pub(super) fn unanswered(&self, now: Instant) -> Vec<BarrierArrival> {
+    pub(in crate::coordinator) fn unanswered(&self, now: Instant) -> Vec<BarrierArrival> {
         self.names
             .iter()
             .filter_map(|(name, rendezvous)| {
@@ -107,14 +106,14 @@ impl MemberBarriers {
     }
 
     /// Where calls wait: name, generation, and since when.
-    pub(super) fn waiting(&self) -> impl Iterator<Item = (&str, u64, Instant)> {
+    pub(in crate::coordinator) fn waiting(&self) -> impl Iterator<Item = (&str, u64, Instant)> {
         self.names.iter().filter(|(_, rendezvous)| !rendezvous.waiters.is_empty()).filter_map(|(name, rendezvous)| {
             Some((name.as_str(), rendezvous.generation, rendezvous.arrival.as_ref()?.since))
         })
     }
 
     /// Ends every call that waits.
-    pub(super) fn cancel(&mut self, error: &Error) {
+    pub(in crate::coordinator) fn cancel(&mut self, error: &Error) {
         for rendezvous in self.names.values_mut() {
             for waiter in rendezvous.waiters.drain(..) {
                 // The caller may have gone.
@@ -123,25 +122,24 @@ impl MemberBarriers {
         }
     }
 
-    /// When [`MemberBarriers::expire`] is due next.
-    pub(super) fn next_deadline(&self) -> Option<Instant> {
+    /// When [`TaskBarriers::expire`] is due next.
+    pub(in crate::coordinator) fn next_deadline(&self) -> Option<Instant> {
         let waiters = self.names.values().flat_map(|rendezvous| &rendezvous.waiters);
         waiters.filter_map(|waiter| waiter.deadline?.checked_add(ANSWER_GRACE)).min()
     }
 
     /// Ends the calls that the leader should have answered by now. The arrival stands: a later call finds its answer.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(in crate::coordinator) fn expire(&mut self, now: Instant, leader: Task) {
         for (name, rendezvous) in &mut self.names {
             let due = |waiter: &mut Waiter| {
                 waiter.deadline.and_then(|deadline| deadline.checked_add(ANSWER_GRACE)).is_some_and(|at| at <= now)
             };
             for waiter in rendezvous.waiters.extract_if(.., due) {
                 let message = format!(
-                    "{} not complete in time, and the leader {} does not say who is missing",
-                    display_name(name),
-                    self.leader
+                    "{} not complete in time, and the leader {leader} does not say who is missing",
+                    display_name(name)
                 );
-                let error = Error::new(ErrorCode::DeadlineExceeded, message).with_tasks([self.leader]);
+                let error = Error::new(ErrorCode::DeadlineExceeded, message).with_tasks([leader]);
                 // The caller may have gone.
                 let _ = waiter.reply.send(Err(error));
             }
