@@ -3,6 +3,10 @@
 //! Every flag that may also come from the environment or the configuration file is an `Option` here, so that
 //! [`config`](crate::config) can tell "not given" from "given as the default".
 
+mod status;
+
+pub use status::{Status, StatusFormat};
+
 use crate::attend::{Mode, Replication};
 use crate::coordinator::resolve::values::{
     self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout, WasmOption,
@@ -106,6 +110,8 @@ pub enum Command {
     Inspect(Box<Inspect>),
     /// Compiles a component ahead of time, for `--allow-precompiled`.
     Compile(Compile),
+    /// Shows how a running cluster is doing.
+    Status(Box<Status>),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
 }

@@ -7,3 +7,5 @@ pub mod logging;
 pub mod new;
 pub mod plan;
 pub mod run;
+pub mod status;
+mod table;

@@ -8,10 +8,12 @@ mod environment;
 mod file;
 mod listener;
 mod reader;
+mod status;
 
 pub use child::is_inherited;
 pub use environment::Environment;
 pub use listener::take_listener;
+pub use status::{StatusConfig, status};
 
 use crate::attend::Replication;
 use crate::cli::{self, GuestOptions, JobOptions, LogFormat, LogOptions, PlaceOptions};

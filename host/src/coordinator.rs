@@ -11,3 +11,4 @@ pub mod plan;
 pub mod resolve;
 pub mod run;
 pub mod summary;
+pub mod survey;

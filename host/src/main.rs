@@ -1,7 +1,7 @@
 //! The `dchost` binary: parse, start tracing, run, exit code.
 
 use dchost::cli::{Cli, Command, LogFormat};
-use dchost::commands::{self, launch::LaunchError};
+use dchost::commands::{self, launch::LaunchError, status::NoStatus};
 use dchost::config::{self, Environment, LogConfig};
 use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::plan::NotServed;
@@ -37,17 +37,20 @@ fn main() -> ExitCode {
         (None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
         (None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
         (None, Some(Command::Compile(args))) => commands::compile::run(args),
+        (None, Some(Command::Status(args))) => commands::status::run(args, &environment),
         (None, Some(Command::New(args))) => commands::new::run(args),
     };
     code(result.unwrap_or_else(|error| {
         report(&error, log);
-        match (error.downcast_ref::<LaunchError>(), error.downcast_ref::<LoadError>()) {
-            (Some(error), _) => error.exit(),
-            (None, Some(error)) => error.exit(),
-            _ if error.is::<Faults>() || error.is::<NotServed>() || error.is::<EngineError>() => Exit::Refused,
+        let own = error.downcast_ref().map(LaunchError::exit);
+        let own = own.or_else(|| error.downcast_ref().map(LoadError::exit));
+        let own = own.or_else(|| error.downcast_ref().map(NoStatus::exit));
+        match own {
+            Some(exit) => exit,
+            None if error.is::<Faults>() || error.is::<NotServed>() || error.is::<EngineError>() => Exit::Refused,
             // Standard output that can't be written, for instance.
-            _ if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
-            _ => Exit::Bug,
+            None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
+            None => Exit::Bug,
         }
     }))
 }

@@ -288,7 +288,7 @@ fn serve(
         incarnation,
         listener,
         cluster: resolved.cluster.clone(),
-        leader: leader.cloned().map(LeaderPart::from),
+        leader: leader.map(|leader| LeaderPart::new(leader.clone(), resolved.container.clone())),
         store: store.clone(),
         rejoin_timeout: resolved.rejoin_timeout,
         authorize: Arc::new(authorize),
