@@ -5,11 +5,7 @@ use clap::Args;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Shows how a running cluster is doing: its tasks, who waits at which barrier, variables, and who uses a server.
-///
-/// One server is asked: the one at ADDR, else the leader of the cluster that flags, environment, TF_CONFIG or file name. Only
-/// the leader knows of tasks and barriers; each server knows its own variables and sessions, and --all asks every one.
-/// Exits with 201 where no server answers in time.
+/// Shows how a running cluster is doing.
 #[derive(Clone, Debug, Default, Args)]
 pub struct Status {
     /// The server that is asked, HOST:PORT or grpc://HOST:PORT; an IPv6 address stands in brackets. Default: the leader of the

@@ -92,7 +92,13 @@ mod tests {
             let error = read(&[bad], &[]).expect_err(bad);
             assert!(error.contains("ADDR: ") && !error.contains('\u{1b}'), "{error}");
         }
-        check(&["5s", "--watch"], &[], expect!["configuration refused: ADDR: address `5s` has no port; give HOST:PORT, as in `host:2222`; an interval is --watch=5s"]);
+        check(
+            &["5s", "--watch"],
+            &[],
+            expect![
+                "configuration refused: ADDR: address `5s` has no port; give HOST:PORT, as in `host:2222`; an interval is --watch=5s"
+            ],
+        );
     }
 
     #[test]
@@ -108,12 +114,46 @@ mod tests {
 
     #[test]
     fn what_names_nobody_is_refused_saying_what_would() {
-        check(&[], &[], expect!["configuration refused: ADDR: is missing, and there is no cluster whose leader could be asked; give HOST:PORT of a task, or the cluster by --cluster, TF_CONFIG or --config"]);
-        check(&[], &[("TF_CONFIG", "{'cluster'")], expect![[r#"configuration refused: `TF_CONFIG`: is no JSON: key must be a string at line 1 column 2, near `{'cluster'`; JSON needs double quotes, as in {"worker":["a:2222"]}"#]]);
-        check(&["--cluster", r#"{"ps":["c:3"]}"#], &[], expect!["configuration refused: `--cluster`: has neither chief:0 nor worker:0 among ps (1 task), so no leader; choose a task with --task, or ask --all"]);
-        check(&["--cluster", CLUSTER, "--task=ps:7"], &[], expect!["configuration refused: `--task`: `ps:7` is not in the cluster, which has ps (1 task), worker (2 tasks); choose one of them"]);
-        check(&["--cluster", CLUSTER, "--task=worker"], &[], expect!["configuration refused: `--task`: task `worker` has no index, but the cluster has 2 of them; say which, as in `worker:0`"]);
-        check(&["--cluster", r#"{"ps":[]}"#, "--all"], &[], expect!["configuration refused: `--cluster`: lists no task; list those that run"]);
+        check(
+            &[],
+            &[],
+            expect![
+                "configuration refused: ADDR: is missing, and there is no cluster whose leader could be asked; give HOST:PORT of a task, or the cluster by --cluster, TF_CONFIG or --config"
+            ],
+        );
+        check(
+            &[],
+            &[("TF_CONFIG", "{'cluster'")],
+            expect![[
+                r#"configuration refused: `TF_CONFIG`: is no JSON: key must be a string at line 1 column 2, near `{'cluster'`; JSON needs double quotes, as in {"worker":["a:2222"]}"#
+            ]],
+        );
+        check(
+            &["--cluster", r#"{"ps":["c:3"]}"#],
+            &[],
+            expect![
+                "configuration refused: `--cluster`: has neither chief:0 nor worker:0 among ps (1 task), so no leader; choose a task with --task, or ask --all"
+            ],
+        );
+        check(
+            &["--cluster", CLUSTER, "--task=ps:7"],
+            &[],
+            expect![
+                "configuration refused: `--task`: `ps:7` is not in the cluster, which has ps (1 task), worker (2 tasks); choose one of them"
+            ],
+        );
+        check(
+            &["--cluster", CLUSTER, "--task=worker"],
+            &[],
+            expect![
+                "configuration refused: `--task`: task `worker` has no index, but the cluster has 2 of them; say which, as in `worker:0`"
+            ],
+        );
+        check(
+            &["--cluster", r#"{"ps":[]}"#, "--all"],
+            &[],
+            expect!["configuration refused: `--cluster`: lists no task; list those that run"],
+        );
     }
 
     /// A file of a run holds much that is a run's: what its guest needs isn't looked for, and its patience isn't a person's.

@@ -168,8 +168,13 @@ impl Server {
         let (guard, store) = (self.guard.clone(), self.store.clone());
         let response = match rpc.path().split('/').next() {
             Some("dchost.v1.Cluster") => {
-                let service =
-                    ClusterService::new(guard, self.cluster.clone(), Some(self.leader.clone()), store, self.stopping.clone());
+                let service = ClusterService::new(
+                    guard,
+                    self.cluster.clone(),
+                    Some(self.leader.clone()),
+                    store,
+                    self.stopping.clone(),
+                );
                 ClusterServer::new(service).call(request).await
             }
             Some("dchost.v1.Variables") => VariablesService::new(guard, store).into_server().call(request).await,

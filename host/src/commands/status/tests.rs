@@ -153,18 +153,18 @@ fn a_ps_shows_what_it_holds_and_for_whom() {
     check(
         &text::text(&[seen(None, Ok(ps()))], false),
         expect![[r#"
-        ps:0 at a.example:2222, incarnation 0000000000000def, dchost 0.1.0
-        attempt 0 of leader 0000000000000abc
+            ps:0 at a.example:2222, incarnation 0000000000000def, dchost 0.1.0
+            attempt 0 of leader 0000000000000abc
 
-        variables  container  type            size     bytes    version
-        bias       default    f32[]           4 B      4        1
-        weights    default    f32[784, 1000]  3.0 MiB  3136000  42
-          3.0 MiB in all (3136004 bytes, at most 4.0 GiB)
+            variables  container  type            size     bytes    version
+            bias       default    f32[]           4 B      4        1
+            weights    default    f32[784, 1000]  3.0 MiB  3136000  42
+              3.0 MiB in all (3136004 bytes), at most 4.0 GiB
 
-        sessions  container  run               since  stream  op instances
-        worker:0  default    0000000000000077  3h 1m  open    0
-        client    run-1      0000000000000078  2d 7h  broken  2
-    "#]],
+            sessions  container  run               since  stream  op instances
+            worker:0  default    0000000000000077  3h 1m  open    0
+            client    run-1      0000000000000078  2d 7h  broken  2
+        "#]],
     );
 }
 
@@ -179,32 +179,32 @@ fn a_cluster_is_one_picture_with_those_that_do_not_answer() {
     check(
         &text::text(&seen, true),
         expect![[r#"
-        attempt 0 of leader 0000000000000abc
-        independent-worker, between-graph; training goes on
+            attempt 0 of leader 0000000000000abc
+            independent-worker, between-graph; training goes on
 
-        tasks     state       since  last seen  incarnation       address        message
-        ps:0      running     12s    0.2s ago   0000000000000abc  ps-0:2222
-        worker:0  running     12s    0.2s ago   0000000000000abc  worker-0:2222
-        worker:1  never-seen  12s    -          -                 worker-1:2222  connection refused
+            tasks     state       since  last seen  incarnation       address        message
+            ps:0      running     12s    0.2s ago   0000000000000abc  ps-0:2222
+            worker:0  running     12s    0.2s ago   0000000000000abc  worker-0:2222
+            worker:1  never-seen  12s    -          -                 worker-1:2222  connection refused
 
-        barriers                container  generation  since   arrived   missing
-        wait_for_other_workers  default    3           1m 12s  worker:0  worker:1
+            barriers                container  generation  since   arrived   missing
+            wait_for_other_workers  default    3           1m 12s  worker:0  worker:1
 
-        servers   address         incarnation       dchost  variables  bytes    sessions  note
-        ps:0      a.example:2222  0000000000000def  0.1.0   2          3.0 MiB  2
-        worker:0  a.example:2222  0000000000000abc  0.1.0   0          0 B      0
-        worker:1  a.example:2222  -                 -       -          -        -         no answer: connection refused
-        worker:2  a.example:2222  0000000000000001  0.1.0   0          0 B      0         worker:1 answers there
+            servers   address         incarnation       dchost  variables  bytes    sessions  note
+            ps:0      a.example:2222  0000000000000def  0.1.0   2          3.0 MiB  2
+            worker:0  a.example:2222  0000000000000abc  0.1.0   0          0 B      0
+            worker:1  a.example:2222  -                 -       -          -        -         no answer: connection refused
+            worker:2  a.example:2222  0000000000000001  0.1.0   0          0 B      0         worker:1 answers there
 
-        variables  on    container  type            size     bytes    version
-        bias       ps:0  default    f32[]           4 B      4        1
-        weights    ps:0  default    f32[784, 1000]  3.0 MiB  3136000  42
-          3.0 MiB in all (3136004 bytes, at most 4.0 GiB)
+            variables  on    container  type            size     bytes    version
+            bias       ps:0  default    f32[]           4 B      4        1
+            weights    ps:0  default    f32[784, 1000]  3.0 MiB  3136000  42
+              3.0 MiB in all (3136004 bytes), at most 4.0 GiB
 
-        sessions  on    container  run               since  stream  op instances
-        worker:0  ps:0  default    0000000000000077  3h 1m  open    0
-        client    ps:0  run-1      0000000000000078  2d 7h  broken  2
-    "#]],
+            sessions  on    container  run               since  stream  op instances
+            worker:0  ps:0  default    0000000000000077  3h 1m  open    0
+            client    ps:0  run-1      0000000000000078  2d 7h  broken  2
+        "#]],
     );
 }
 

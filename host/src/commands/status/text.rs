@@ -195,7 +195,8 @@ fn variables(held: &[(String, &ServerStatus)], together: bool) -> String {
     if held.iter().any(|(_, status)| count(&status.variables) > 0) {
         let max = held.iter().filter_map(|(_, status)| status.variable_bytes_max).reduce(u64::saturating_add);
         let max = max.map(|max| format!(", at most {}", size(max))).unwrap_or_default();
-        text += &format!("  {} in all ({sum} bytes{max})\n", size(sum));
+        let exact = if sum < 1024 { String::new() } else { format!(" ({sum} bytes)") };
+        text += &format!("  {} in all{exact}{max}\n", size(sum));
     }
     text
 }
