@@ -6,7 +6,7 @@ mod text;
 use crate::cli::{self, StatusFormat};
 use crate::client::status::StatusError;
 use crate::config::{self, Environment, StatusConfig};
-use crate::coordinator::resolve::Target;
+use crate::coordinator::resolve::{Fault, Faults, Target};
 use crate::coordinator::survey::{Seen, Survey};
 use crate::exit::Exit;
 use crate::text::shown;
@@ -52,7 +52,7 @@ impl NoStatus {
 /// Asks, and prints what is told to stdout, as text or as one JSON object; with `--watch` again and again.
 ///
 /// # Errors
-/// The settings are refused ([`Faults`](crate::coordinator::resolve::Faults)); [`NoStatus`]; stdout can't be written. The
+/// The settings are refused ([`Faults`]); [`NoStatus`]; stdout can't be written. The
 /// JSON object then holds the `error`, as far as it can be written.
 pub fn run(args: &cli::Status, environment: &Environment) -> anyhow::Result<Exit> {
     let result = config::status(args, environment).map_err(Into::into).and_then(|config| {
@@ -77,7 +77,9 @@ async fn ask(args: &cli::Status, config: StatusConfig, runtime: &Runtime) -> any
     let StatusConfig { targets, container, connect_timeout, warnings: _ } = config;
     // A watch asks again anyway; where several are asked, one that isn't there must not hold up what the others tell.
     let again = args.watch.is_none() && !args.all;
-    let survey = Survey::new(targets, &container, connect_timeout, again)?;
+    // Reading has checked the addresses; what it let pass and can't be dialled is a fault like any other.
+    let survey = Survey::new(targets, &container, connect_timeout, again)
+        .map_err(|error| Faults(vec![Fault::new("address", error.message, "give HOST:PORT")]))?;
     match args.watch {
         Some(interval) => watch(args, &survey, interval, runtime).await,
         None => once(args, &survey.take().await, connect_timeout),

@@ -3,9 +3,9 @@
 use anyhow::{Context, Result, ensure};
 use dchost_tests::{Cluster, Outcome, PATIENCE, Process, Run, Signal, wait_until};
 use serde_json::Value;
-use std::cell::RefCell;
 use std::io::{BufRead, BufReader};
 use std::net::{Ipv4Addr, TcpListener};
+use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -107,14 +107,15 @@ fn a_watch_sees_changes_and_goes_on_without_its_server() -> Result<()> {
 fn a_watch_ends_with_its_reader() -> Result<()> {
     let cluster = waiting()?;
     let args = ["status", "--watch=100ms", "--format=json", "--cluster", cluster.spec()];
-    let child = Run::new("watch").args(args).command()?.stdout(Stdio::piped()).spawn().context("start it")?;
-    let child = RefCell::new(child);
-    let stdout = child.borrow_mut().stdout.take().context("it is piped")?;
+    let mut child = Run::new("watch").args(args).command()?.stdout(Stdio::piped()).spawn().context("start it")?;
+    let mut stdout = BufReader::new(child.stdout.take().context("it is piped")?);
     let mut line = String::new();
-    BufReader::new(stdout).read_line(&mut line).context("read a line")?;
+    stdout.read_line(&mut line).context("read a line")?;
+    drop(stdout);
     assert!(line.contains("worker:0"), "{line}");
-    let ended = wait_until("it ends", PATIENCE, || child.borrow_mut().try_wait().is_ok_and(|end| end.is_some()));
-    let mut child = child.into_inner();
+    // A process that has ended has no open files any more.
+    let files = PathBuf::from(format!("/proc/{}/fd/2", child.id()));
+    let ended = wait_until("it ends", PATIENCE, || !files.exists());
     if ended.is_err() {
         child.kill().context("end it")?;
     }
