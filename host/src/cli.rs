@@ -4,6 +4,9 @@
 //! [`config`](crate::config) can tell "not given" from "given as the default".
 
 mod read;
+mod status;
+
+pub use status::{Status, StatusFormat};
 
 use crate::attend::{Mode, Replication};
 use crate::coordinator::resolve::values::{
@@ -61,6 +64,12 @@ pub enum Command {
     Inspect(Box<Inspect>),
     /// Compiles a component ahead of time, for `--allow-precompiled`.
     Compile(Box<Compile>),
+    /// Shows how a running cluster is doing: its tasks, who waits at which barrier, variables, and who uses a server.
+    ///
+    /// One server is asked: the one at ADDR, else the leader of the cluster that flags, environment, TF_CONFIG or file name.
+    /// Only the leader knows of tasks and barriers; each server knows its own variables and sessions, and --all asks every one.
+    /// Exits with 201 where no server answers in time.
+    Status(Box<Status>),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
 }

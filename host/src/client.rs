@@ -3,4 +3,5 @@
 pub mod attend;
 pub mod channel;
 pub mod probe;
+pub mod status;
 pub mod variables;

@@ -10,6 +10,8 @@ pub mod logging;
 pub mod new;
 pub mod plan;
 pub mod run;
+pub mod status;
+mod table;
 
 /// Writes a command's answer to standard output, all of it. A reader that has gone has seen enough.
 ///

@@ -9,11 +9,13 @@ mod environment;
 mod file;
 mod listener;
 mod reader;
+mod status;
 
 pub use child::is_inherited;
 pub use compile::{CompileConfig, compile};
 pub use environment::Environment;
 pub use listener::take_listener;
+pub use status::{StatusConfig, status};
 
 use crate::attend::{Mode, Replication};
 use crate::cli::{self, GuestOptions, JobOptions, LoadOptions, LogFormat, LogOptions, PlaceOptions};

@@ -36,6 +36,7 @@ pub mod ids;
 pub mod lifetime;
 pub mod runtime;
 pub mod server;
+pub mod status;
 mod sync;
 pub mod tensor;
 pub mod text;

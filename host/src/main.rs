@@ -1,7 +1,7 @@
 //! The `dchost` binary: parse, start tracing, run, exit code.
 
 use dchost::cli::{Cli, Command, LogFormat};
-use dchost::commands::{self, launch::LaunchError};
+use dchost::commands::{self, launch::LaunchError, status::NoStatus};
 use dchost::config::{self, Environment};
 use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::resolve::Faults;
@@ -41,13 +41,15 @@ fn main() -> ExitCode {
         (Ok(()), None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
         (Ok(()), None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
         (Ok(()), None, Some(Command::Compile(args))) => commands::compile::run(args, &environment),
+        (Ok(()), None, Some(Command::Status(args))) => commands::status::run(args, &environment),
         (Ok(()), None, Some(Command::New(args))) => commands::new::run(args),
     };
     code(result.unwrap_or_else(|error| {
         report(&error, log.format);
         let known = (error.downcast_ref::<LaunchError>().map(LaunchError::exit))
             .or_else(|| error.downcast_ref::<LoadError>().map(LoadError::exit))
-            .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit));
+            .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit))
+            .or_else(|| error.downcast_ref::<NoStatus>().map(NoStatus::exit));
         match known {
             Some(exit) => exit,
             None if error.is::<Faults>() => Exit::Refused,

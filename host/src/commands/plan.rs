@@ -1,6 +1,7 @@
 //! `dchost plan`: prints what would run, without running it.
 
 use super::print;
+use super::table::aligned;
 use crate::cli::{self, PlanFormat};
 use crate::config::{self, Environment};
 use crate::coordinator::plan::Plan;
@@ -101,15 +102,8 @@ fn table(plan: &Plan) -> String {
         ]
     });
     let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 6] = std::array::from_fn(width);
     text.push('\n');
-    for row in rows {
-        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    text + &aligned(&rows)
 }
 
 #[cfg(test)]

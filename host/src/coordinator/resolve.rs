@@ -12,6 +12,7 @@ mod launch;
 mod listen;
 mod mode;
 mod settings;
+mod status;
 mod task;
 pub mod values;
 
@@ -19,6 +20,7 @@ pub use fault::{Fault, Faults};
 pub use launch::check_launch;
 pub use listen::Listen;
 pub use settings::{Cache, ClusterText, LimitSettings, Origin, Setting, Settings};
+pub use status::{Asked, Target, resolve_status};
 
 use crate::attend::{Mode, Replication};
 use crate::cluster::{ClusterSpec, Task, TaskType};

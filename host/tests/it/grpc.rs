@@ -22,6 +22,7 @@ mod attend;
 mod calls;
 mod job;
 mod service;
+mod status;
 
 /// What no test should ever wait for.
 const LONG: Duration = Duration::from_secs(30);

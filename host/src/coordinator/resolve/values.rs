@@ -191,6 +191,22 @@ pub fn positive_duration(text: &str) -> Result<Duration, ValueError> {
     }
 }
 
+/// The shortest interval of looking again: below, looking is most of what a server does.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// Reads an interval, of 100 ms and more.
+///
+/// # Errors
+/// As [`duration`], and a shorter one.
+pub fn interval(text: &str) -> Result<Duration, ValueError> {
+    match duration(text)? {
+        short if short < INTERVAL_MIN => {
+            Err(ValueError(format!("`{text}` is too short, give {} or more", humantime::format_duration(INTERVAL_MIN))))
+        }
+        interval => Ok(interval),
+    }
+}
+
 /// Reads a duration, or `none` for no limit.
 ///
 /// # Errors

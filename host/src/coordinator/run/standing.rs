@@ -16,7 +16,7 @@ use crate::ids::{Incarnation, RunId};
 use crate::lifetime;
 use crate::server::cluster::LeaderPart;
 use crate::server::guard::{Guard, authorize};
-use crate::server::leader::{JobEnd, Leader, LeaderHandle, LeaderOptions};
+use crate::server::leader::{JobEnd, Leader, LeaderOptions};
 use crate::server::{Server, ServerOptions};
 use crate::variables::Store;
 use std::io;
@@ -102,7 +102,8 @@ impl Standing {
         let leader_handle = leader.as_ref().map(|(_, handle)| handle.clone());
         let (server, guard) = match listener {
             Some(listener) => {
-                let server = serve(resolved, task, incarnation, listener, store, leader_handle.as_ref());
+                let part = leader_handle.clone().map(|leader| LeaderPart::new(leader, container));
+                let server = serve(resolved, task, incarnation, listener, store, part);
                 let (server, guard) = server.map_err(|error| {
                     Outcome::failed(Exit::Files, format!("the server of {task} doesn't start: {error}"))
                 })?;
@@ -305,14 +306,14 @@ fn serve(
     incarnation: Incarnation,
     listener: TcpListener,
     store: &Store,
-    leader: Option<&LeaderHandle>,
+    leader: Option<LeaderPart>,
 ) -> io::Result<(Server, Guard)> {
     let server = Server::new(ServerOptions {
         task,
         incarnation,
         listener,
         cluster: resolved.cluster.clone(),
-        leader: leader.cloned().map(LeaderPart::from),
+        leader,
         store: store.clone(),
         rejoin_timeout: resolved.rejoin_timeout,
         authorize: Arc::new(authorize),
