@@ -19,7 +19,8 @@ pub enum Exit {
     Limit = 4,
     /// A bug in dchost.
     Bug = 70,
-    /// Files that dchost itself needs cannot be read or written, or standard output can't.
+    /// What dchost itself needs of the system is not to be had: files cannot be read or written, or standard output can't;
+    /// there is no thread or process left.
     Files = 74,
     /// The wall clock `--timeout`.
     Timeout = 124,

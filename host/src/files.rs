@@ -1,6 +1,6 @@
 //! Files that dchost itself reads and writes: nothing that is opened blocks, and what is written is there whole or not at all.
 
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{CWD, FsWord, Mode, OFlags, RenameFlags, renameat_with};
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub const BEGUN: &str = ".dchost-begun";
 
 /// The file system of pipes that have no name, as `statfs` has it.
-const PIPES: i64 = 0x5049_5045;
+const PIPES: FsWord = 0x5049_5045;
 
 /// Why a file isn't read.
 #[derive(Debug, thiserror::Error)]

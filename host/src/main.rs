@@ -1,5 +1,6 @@
 //! The `dchost` binary: parse, start tracing, run, exit code.
 
+use anyhow::Context as _;
 use dchost::cli::{Cli, Command, LogFormat};
 use dchost::commands::{self, launch::LaunchError, status::NoStatus};
 use dchost::config::{self, Environment};
@@ -33,17 +34,19 @@ fn main() -> ExitCode {
     };
     let output = LogOutput::default();
     commands::logging::start(log, output.clone());
-    let result = match (files::survive_size_limit(), faults, &cli.command) {
-        (Err(error), _, _) => Err(anyhow::Error::from(error).context("can't take signals")),
-        (Ok(()), Some(faults), _) => Err(faults.into()),
-        (Ok(()), None, None) => commands::run::run(&cli.run, log, &output, &environment),
-        (Ok(()), None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
-        (Ok(()), None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
-        (Ok(()), None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
-        (Ok(()), None, Some(Command::Compile(args))) => commands::compile::run(args, &environment),
-        (Ok(()), None, Some(Command::Status(args))) => commands::status::run(args, &environment),
-        (Ok(()), None, Some(Command::New(args))) => commands::new::run(args),
+    let ready = match faults {
+        Some(faults) => Err(faults.into()),
+        None => files::survive_size_limit().context("can't take signals"),
     };
+    let result = ready.and_then(|()| match &cli.command {
+        None => commands::run::run(&cli.run, log, &output, &environment),
+        Some(Command::Launch(args)) => commands::launch::run(args, log, &environment),
+        Some(Command::Plan(args)) => commands::plan::run(args, &environment),
+        Some(Command::Inspect(args)) => commands::inspect::run(args, &environment),
+        Some(Command::Compile(args)) => commands::compile::run(args, &environment),
+        Some(Command::Status(args)) => commands::status::run(args, &environment),
+        Some(Command::New(args)) => commands::new::run(args),
+    });
     code(result.unwrap_or_else(|error| {
         report(&error, log.format);
         let known = (error.downcast_ref::<LaunchError>().map(LaunchError::exit))

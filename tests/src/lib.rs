@@ -40,7 +40,7 @@ pub fn is_listening(port: u16) -> bool {
 ///
 /// # Errors
 /// It doesn't hold before the timeout passes.
-pub fn wait_until(what: &str, timeout: Duration, condition: impl Fn() -> bool) -> Result<()> {
+pub fn wait_until(what: &str, timeout: Duration, mut condition: impl FnMut() -> bool) -> Result<()> {
     let deadline = Instant::now() + timeout;
     while !condition() {
         ensure!(Instant::now() < deadline, "not within {timeout:?}: {what}");

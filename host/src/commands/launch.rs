@@ -62,6 +62,8 @@ pub struct LaunchOptions {
     pub environment: Vec<(OsString, OsString)>,
     /// Whether ps tasks stay when the job has ended (`--end never`), so that their staying is no reason to end them.
     pub end_never: bool,
+    /// How long a reader may keep the launcher (`--timeout`), from its start on; none: without limit. Tasks have their own clocks.
+    pub timeout: Option<Duration>,
     /// How lines look.
     pub format: LineFormat,
     /// Whether prefixes may be coloured where the stream is a terminal.
@@ -166,6 +168,7 @@ fn options(
         guest_args: config.guest_args.into_iter().map(OsString::from).collect(),
         environment: environment.variables().map(|(name, value)| (name.to_owned(), value.to_owned())).collect(),
         end_never: config.settings.end.value == EndRule::Never,
+        timeout: config.settings.timeout.value.0,
         format: match log.format {
             LogFormat::Text => LineFormat::Text,
             LogFormat::Json => LineFormat::Json,
@@ -199,6 +202,8 @@ fn run_on(
     if options.workers == 0 && !options.chief {
         return Err(LaunchError::NoRunner);
     }
+    // One too far away for the clock is none.
+    let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     check_module(options)?;
     let Layout { cluster, listeners } = Layout::bind(options)?;
     // Servers first: the client finds them all.
@@ -226,26 +231,23 @@ fn run_on(
     let mut supervisor = Supervisor::new(&tasks, leader(options), options.end_never);
     let say = |text: &str| screen.log_line(Stream::Stderr, own_line(width, options.format, text).into_bytes());
     supervise(say, &mut supervisor, &children, received);
-    if let Some(signal) = wait_for_output(screen, &all_drained, received)
-        && supervisor.exit() == Exit::Done
-    {
-        // Nobody runs any more whom it could end but the launcher.
-        supervisor.signal(signal, Instant::now());
-    }
+    let interrupted = wait_for_output(screen, &all_drained, received, supervisor.stop_signal(), deadline);
     screen.end_bars();
     let rows = table::rows(&supervisor, &children);
     for line in table::render(&rows, options.format) {
         screen.log_line(Stream::Stderr, line.into_bytes());
     }
     screen.flush(FLUSH_TIMEOUT);
-    match screen.lost() {
-        Some(lost) if supervisor.exit() == Exit::Done => {
+    // What ended a task comes first.
+    Ok(match (supervisor.exit(), interrupted, screen.lost()) {
+        (Exit::Done, Some(exit), _) => exit,
+        (Exit::Done, None, Some(lost)) => {
             say(&lost.to_string());
             screen.flush(FLUSH_TIMEOUT);
-            Ok(Exit::Files)
+            Exit::Files
         }
-        _ => Ok(supervisor.exit()),
-    }
+        (exit, ..) => exit,
+    })
 }
 
 /// Lets `supervisor` decide until every child has ended.
@@ -289,14 +291,21 @@ fn own_line(width: usize, format: LineFormat, text: &str) -> String {
     }
 }
 
-/// Waits until the children's last lines are written, as long as their reader takes or until a signal comes, which is
-/// returned. A pipe that somebody else holds open and writes nothing to ends no wait.
-fn wait_for_output(screen: &Screen, all_drained: &Receiver<()>, received: &Receiver<Event>) -> Option<StopSignal> {
+/// Waits until the children's last lines are written, as long as their reader takes; a signal, also one that has `told` the
+/// launcher to end before, and the deadline end the wait, and what the launcher then exits with is returned. A pipe that
+/// somebody else holds open and writes nothing to ends no wait.
+fn wait_for_output(
+    screen: &Screen,
+    all_drained: &Receiver<()>,
+    received: &Receiver<Event>,
+    told: Option<StopSignal>,
+    deadline: Option<Instant>,
+) -> Option<Exit> {
     loop {
         let lines = screen.output_lines();
-        let deadline = Instant::now() + FLUSH_TIMEOUT;
+        let quiet_at = Instant::now() + FLUSH_TIMEOUT;
         let handed_over = loop {
-            match all_drained.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            match all_drained.recv_timeout(quiet_at.saturating_duration_since(Instant::now())) {
                 Ok(()) => {}
                 Err(error) => break error == RecvTimeoutError::Disconnected,
             }
@@ -305,8 +314,15 @@ fn wait_for_output(screen: &Screen, all_drained: &Receiver<()>, received: &Recei
         if screen.flush_output(FLUSH_TIMEOUT) && (handed_over || screen.output_lines() == lines) {
             return None;
         }
-        if let Ok(Event::Signal(signal)) = received.try_recv() {
-            return Some(signal);
+        let signal = told.or_else(|| match received.try_recv() {
+            Ok(Event::Signal(signal)) => Some(signal),
+            _ => None,
+        });
+        if let Some(signal) = signal {
+            return Some(signal.exit());
+        }
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Some(Exit::Timeout);
         }
     }
 }

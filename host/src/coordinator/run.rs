@@ -106,7 +106,9 @@ impl Process {
         };
         let outcome = self.run_until(listener, &stop).await;
         match self.output_read(&stop).await {
-            Some(reason) if outcome.exit == Exit::Done => stopped(&reason),
+            Some(reason) if outcome.exit == Exit::Done => {
+                Outcome::failed(reason.exit(), format!("{} before standard output was read", reason.text()))
+            }
             _ => outcome,
         }
     }
@@ -263,7 +265,8 @@ impl Process {
                 dump.finish(stop).await;
             }
         };
-        tokio::join!(end, dumped).0
+        let (outcome, ()) = tokio::join!(end, dumped);
+        outcome
     }
 
     /// Tells the leader how the run has ended, and waits until the task may go.

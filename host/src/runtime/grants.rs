@@ -121,7 +121,8 @@ pub(super) fn lookup_name(name: &str) -> String {
 /// Who controls a name controls what it resolves to, so that a granted name must not open these.
 ///
 /// # Source
-/// IANA's registries of special-purpose addresses, and of IPv6 address space: what is not listed as public is not.
+/// IANA's registries of special-purpose addresses, and of IPv6 address space: of the latter, what is not global unicast is
+/// inner. Networks for documentation are not: nobody is there.
 pub(super) fn is_inner(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_inner_v4(address),

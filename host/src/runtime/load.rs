@@ -109,7 +109,10 @@ pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadErr
     load_read(engine, path, bytes, metadata).await
 }
 
-/// Reads a file.
+/// Reads a file, at most what [`EngineOptions::module_bytes_max`] allows.
+///
+/// # Cancel safety
+/// As [`load`].
 pub(super) async fn read_on_thread(engine: &Engine, path: &Path) -> Result<(Bytes, Metadata), LoadError> {
     let (limit_bytes, file) = (file_bytes_max(engine), path.to_owned());
     on_thread("dchost-read", &path.display().to_string(), move || read(&file, limit_bytes)).await?

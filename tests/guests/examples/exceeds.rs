@@ -2,7 +2,8 @@
 //!
 //! `memory` (MiB), `cpu` (ms of computing), `stack` (calls deep), `handles`, `tensor` (bytes of one call), `answer` (bytes
 //! of one read, written in halves), `calls` (in flight), `name` and `log` (bytes), `lines`, `newlines` and `unbroken` (bytes of
-//! short lines, of empty ones, or of one without end, in large writes), `sleep` (ms), `barrier` (ms that the chief waits for a worker).
+//! short lines, of empty ones, or of one without end, in large writes), `sleep` (ms), `barrier` (ms that the chief waits for
+//! a worker).
 
 use dchost_guest::{Change, Level, WorkerContext, worker_fn};
 use dchost_test_guests::arg;

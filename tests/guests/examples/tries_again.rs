@@ -1,6 +1,6 @@
 //! Fails at every attempt below a number (default 2) in the way given (`error`, the default, `panic`, `exit`, `memory`, which
-//! is 1 GiB of it, or `slow`, which is an error after half a second), and then ends well. Each attempt prints its number and whether it found a variable, which
-//! it then leaves, and writes a summary.
+//! is 1 GiB of it, or `slow`, which is an error after half a second), and then ends well. Each attempt prints its number and
+//! whether it found a variable, which it then leaves, and writes a summary.
 
 use dchost_guest::{Change, Result, WorkerContext, worker_fn};
 use dchost_test_guests::arg;

@@ -1,10 +1,9 @@
 //! How one process ends, with each of its codes, and how a local run is tried again.
 
 use anyhow::{Context, Result};
-use dchost_tests::{Outcome, PATIENCE, Run, Signal};
+use dchost_tests::{Outcome, PATIENCE, Run, Signal, wait_until};
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 /// Checks the code, that standard error (or, for 0, nothing) says each text, and that nothing looks like a crash of dchost; a
 /// guest's own panic is on `thread '<unnamed>'`.
@@ -165,10 +164,18 @@ fn prints_much(args: &[&str]) -> Result<std::process::Child> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("run dchost")
 }
 
+/// Waits for the end of a process, whose code it answers.
+fn code_of(process: &mut std::process::Child) -> Result<Option<i32>> {
+    wait_until("dchost ends", PATIENCE, || !matches!(process.try_wait(), Ok(None)))?;
+    Ok(process.wait().context("wait")?.code())
+}
+
 #[test]
 fn output_that_nobody_reads_keeps_a_process_until_it_has_to_end() -> Result<()> {
-    let code = prints_much(&["--timeout", "5s"])?.wait().context("wait")?.code();
-    assert_eq!(code, Some(124), "without a reader nothing but the clock ends it");
+    for args in [&["--timeout", "5s"][..], &["launch", "--workers", "2", "--timeout", "5s"]] {
+        let code = code_of(&mut prints_much(args)?)?;
+        assert_eq!(code, Some(124), "{args:?}: without a reader nothing but the clock ends it");
+    }
     Ok(())
 }
 
@@ -181,11 +188,8 @@ fn output_of_a_launched_cluster_is_all_there_when_it_is_read_late() -> Result<()
         let mut stdout = BufReader::new(launch.stdout.take().context("a pipe")?);
         stdout.read_line(&mut String::new()).context("read a line")?;
         let children = format!("/proc/{0}/task/{0}/children", launch.id());
-        let deadline = Instant::now() + PATIENCE;
-        while !std::fs::read_to_string(&children).context("list tasks")?.is_empty() {
-            std::thread::sleep(Duration::from_millis(20));
-            anyhow::ensure!(Instant::now() < deadline, "tasks don't end");
-        }
+        std::fs::metadata(&children).context("list tasks")?;
+        wait_until("tasks end", PATIENCE, || std::fs::read_to_string(&children).is_ok_and(|tasks| tasks.is_empty()))?;
         let code = match signal {
             Some(signal) => {
                 rustix::process::kill_process(rustix::process::Pid::from_child(&launch), signal).context("signal")?;
@@ -200,7 +204,7 @@ fn output_of_a_launched_cluster_is_all_there_when_it_is_read_late() -> Result<()
                 0
             }
         };
-        assert_eq!(launch.wait().context("wait")?.code(), Some(code));
+        assert_eq!(code_of(&mut launch)?, Some(code));
     }
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! How the end of a component is told: traps with their causes, exits, errors, and the dumps that traps leave.
 
 use anyhow::{Context, Result};
-use dchost_tests::{Cluster, Outcome, PATIENCE, Run, Signal, guest_with_debug_info};
+use dchost_tests::{Cluster, Outcome, PATIENCE, Run, Signal, guest_with_debug_info, wait_until};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -272,11 +272,8 @@ fn a_signal_while_a_dump_is_written_leaves_the_traps_end() -> Result<()> {
     for signal in [Signal::TERM, Signal::INT] {
         let run = Run::guest("allocates")?.args(["--max-memory", "768MiB", "-D", &option]);
         let process = run.guest_args(["aborts", "16"]).start()?;
-        let deadline = Instant::now() + PATIENCE;
-        while dumps(dir.path())?.is_empty() {
-            std::thread::sleep(Duration::from_millis(1));
-            anyhow::ensure!(Instant::now() < deadline, "no dump begins: {}", process.report());
-        }
+        wait_until("a dump begins", PATIENCE, || dumps(dir.path()).is_ok_and(|dumps| !dumps.is_empty()))
+            .with_context(|| process.report())?;
         process.signal(signal);
         let told = Instant::now();
         let outcome = process.wait(PATIENCE)?;

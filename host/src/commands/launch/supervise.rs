@@ -57,6 +57,16 @@ pub(crate) enum StopSignal {
     Terminate,
 }
 
+impl StopSignal {
+    /// What the launcher exits with that it ends.
+    pub(super) fn exit(self) -> Exit {
+        match self {
+            StopSignal::Interrupt => Exit::Interrupted,
+            StopSignal::Terminate => Exit::Terminated,
+        }
+    }
+}
+
 /// What to send to every task that still runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
@@ -136,6 +146,11 @@ impl Supervisor {
         Some(self.stop(now))
     }
 
+    /// The signal that told the launcher to end, if one has.
+    pub(super) fn stop_signal(&self) -> Option<StopSignal> {
+        self.stop_signal
+    }
+
     /// When [`due`](Self::due) has to be asked; none: only an event changes anything.
     pub(super) fn deadline(&self) -> Option<Instant> {
         if self.is_stopping { self.kill_at } else { self.stop_at }
@@ -175,8 +190,7 @@ impl Supervisor {
     /// What the launcher exits with.
     pub(super) fn exit(&self) -> Exit {
         match self.stop_signal {
-            Some(StopSignal::Interrupt) => Exit::Interrupted,
-            Some(StopSignal::Terminate) => Exit::Terminated,
+            Some(signal) => signal.exit(),
             None => self.cause().map_or(Exit::Done, |end| end.ending.exit()),
         }
     }

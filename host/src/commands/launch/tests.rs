@@ -1,7 +1,7 @@
 //! The launcher over shell scripts in place of dchost.
 
 use super::*;
-use crate::coordinator::console::testing::{Captured, Sink, captured};
+use crate::coordinator::console::testing::{Captured, Sink, Stopped, captured};
 use std::path::Path;
 
 /// Longer than any machine needs, so that a test that hangs fails.
@@ -157,6 +157,37 @@ fn a_signal_ends_even_tasks_that_ignore_sigterm() {
     assert!(told.elapsed() < Duration::from_secs(10), "{:?}", told.elapsed());
 }
 
+/// Aim: a reader that never comes keeps the launcher only until `--timeout` or a signal, whenever that comes. Method: a standard
+/// output that takes nothing, or all; a clock that has run out when the tasks have ended; a signal that comes while they run.
+#[test]
+fn a_reader_keeps_the_launcher_no_longer_than_its_timeout_or_a_signal() {
+    let (clock, signal) = (Some(Duration::ZERO), Some(StopSignal::Terminate));
+    for (script, timeout, signal, is_read, expected) in [
+        ("echo up", clock, None, false, Exit::Timeout),
+        ("echo up", clock, None, true, Exit::Done),
+        ("echo up; exit 3", clock, None, false, Exit::Trap),
+        ("echo up; exec sleep 600", None, signal, false, Exit::Terminated),
+    ] {
+        let mut launch = Launch::new(script);
+        launch.options.timeout = timeout;
+        let (open, gate) = mpsc::channel();
+        let stopped = Stopped(gate, launch.out.clone());
+        launch.screen = Screen::over(Box::new(stopped), Box::new(launch.err.clone()), ProgressMode::Lines);
+        launch.screen.line(Stream::Stdout, b"unread".to_vec());
+        let _open = Some(open).filter(|_| !is_read);
+        if let Some(signal) = signal {
+            launch.events.send(Event::Signal(signal)).expect("the launcher listens");
+        }
+        let (told, ended) = mpsc::channel();
+        thread::spawn(move || {
+            let exit = run_on(&launch.screen, &launch.options, launch.events, &launch.received);
+            // Nobody listens any more where the test has given up.
+            let _ = told.send(exit.expect("it was launched"));
+        });
+        assert_eq!(ended.recv_timeout(PATIENCE), Ok(expected), "{script}, read: {is_read}");
+    }
+}
+
 #[test]
 fn peak_memory_and_time_are_measured() {
     let mut launch = Launch::new(":");
@@ -205,6 +236,7 @@ fn flags_environment_and_log_reach_the_tasks_as_flags() {
     }
     assert!(!flags.iter().any(|flag| flag.contains("module")), "{flags:?}");
     assert_eq!((options.workers, options.ps, options.end_never, options.color), (2, 1, true, false));
+    assert_eq!(options.timeout, Some(Duration::from_secs(9)));
     assert_eq!(options.module, Path::new("m.wasm"));
     let of = |task| arguments(&options, task, "{}");
     let has_module = |args: &[OsString]| args.windows(2).any(|two| two == ["--module", "m.wasm"]);

@@ -304,13 +304,12 @@ impl Writer {
     fn show(&mut self, item: Item) {
         match item {
             Item::Line(stream, mut line) => {
-                {
-                    let mut queue = self.shared.lock();
-                    if queue.is_closed(stream) {
-                        queue.swallow(stream);
-                        return;
-                    }
+                let mut queue = self.shared.lock();
+                if queue.is_closed(stream) {
+                    queue.swallow(stream);
+                    return;
                 }
+                drop(queue);
                 line.push(b'\n');
                 let writer = match stream {
                     Stream::Stdout => &mut self.out,
@@ -337,9 +336,7 @@ impl Writer {
             }
         }
     }
-}
 
-impl Writer {
     /// Writes no more to a stream that failed. The run goes on: a job need not end since nobody has its output.
     fn close(&self, stream: Stream, error: &io::Error) {
         let mut queue = self.shared.lock();
@@ -404,6 +401,7 @@ pub(crate) mod testing {
     //! Screens whose output a test can read.
 
     use super::*;
+    use std::sync::mpsc;
 
     /// A buffer that a screen writes to.
     #[derive(Clone, Default)]
@@ -420,6 +418,21 @@ pub(crate) mod testing {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().expect("no test panics while it writes").extend_from_slice(bytes);
             Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Writes nothing until the test says so.
+    pub(crate) struct Stopped(pub(crate) mpsc::Receiver<()>, pub(crate) Sink);
+
+    impl Write for Stopped {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            // A dropped sender opens the stream for good.
+            let _ = self.0.recv();
+            self.1.write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -447,7 +460,7 @@ pub(crate) mod testing {
 
 #[cfg(test)]
 mod tests {
-    use super::testing::captured;
+    use super::testing::{Stopped, captured};
     use super::*;
     use std::sync::mpsc;
 
@@ -458,21 +471,6 @@ mod tests {
     impl Write for Closed {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(self.0.into())
-        }
-
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
-    }
-
-    /// Writes nothing until the test says so.
-    struct Stopped(mpsc::Receiver<()>, testing::Sink);
-
-    impl Write for Stopped {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            // A dropped sender opens the stream for good.
-            let _ = self.0.recv();
-            self.1.write(bytes)
         }
 
         fn flush(&mut self) -> io::Result<()> {

@@ -146,6 +146,9 @@ pub(super) struct Dump {
 
 impl Dump {
     /// Waits until it is written. Once the process has to end it may take [`STOP_GRACE`], and is then given up.
+    ///
+    /// # Cancel safety
+    /// Dropping it leaves the dump to its thread, which nobody waits for any more.
     pub(super) async fn finish(self, stop: &Stop) {
         let Dump { mut guest, seen } = self;
         tokio::select! {

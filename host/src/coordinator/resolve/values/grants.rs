@@ -93,11 +93,12 @@ pub fn env_grant(text: &str) -> Result<EnvGrant, ValueError> {
 
 /// Reads `HOST:PORT`: a name, an address, or a network such as `10.0.0.0/8`; IPv6 in brackets; `*` for every port.
 ///
+/// IPv4 addresses and networks that are written as IPv6 ones are read as what they are: `[::ffff:10.0.0.0]/104` is
+/// `10.0.0.0/8`.
+///
 /// # Errors
 /// No port, an unreadable address, a prefix longer than the address, an address that is none of a network but a machine's
 /// within it (`10.0.0.1/8`), a name that is no DNS name.
-///
-/// IPv4 addresses and networks that are written as IPv6 ones are read as what they are: `[::ffff:10.0.0.0]/104` is `10.0.0.0/8`.
 pub fn net_grant(text: &str) -> Result<NetGrant, ValueError> {
     let refuse = |what: &str| {
         ValueError(format!(
