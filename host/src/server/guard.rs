@@ -24,9 +24,6 @@ use tokio_util::sync::CancellationToken;
 /// Longest container name, in bytes: it becomes a label and a part of file names.
 pub const CONTAINER_BYTES_MAX: usize = 63;
 
-/// The name in the error of a client that finds its container in use.
-const CONTAINER: &str = "container";
-
 /// Containers in use always have room in the memory of attempts: a caller makes one by naming it, but uses it by a session.
 const _: () = assert!(CONTAINERS_MAX > SESSIONS_MAX);
 
@@ -303,7 +300,7 @@ impl Guard {
     /// Refuses a client that wants to be alone in a container but isn't.
     fn refuse_company(&self, attempts: &Attempts, container: &str, attempt: Attempt) -> Result<()> {
         let task = self.inner.task;
-        let refuse = |message| Err(Error::new(ErrorCode::FailedPrecondition, message).with_names([CONTAINER]));
+        let refuse = |message| Err(Error::container_refused(task, message));
         let of_job = |state: &&ContainerAttempt| state.confirmed && state.gate.current().leader != attempt.leader;
         if attempts.containers.get(container).filter(of_job).is_some() {
             return refuse(format!(
