@@ -24,7 +24,10 @@ impl Process {
                 console: self.console.clone(),
                 name: "local".to_owned(),
             };
-            self.run_guest(module, context.clone(), reach, stop).await
+            match self.run_guest(module, context.clone(), reach, stop).await {
+                Ended::Run(outcome) => Tried::Ended(outcome),
+                Ended::Stopped(_, outcome) => Tried::Over(outcome),
+            }
         };
         self.attempts(attempt, stop).await
     }
@@ -33,14 +36,14 @@ impl Process {
     ///
     /// They follow each other at once: what would have to recover meanwhile is outside of this process, and has its own
     /// timeouts.
-    pub(super) async fn attempts(&self, mut attempt: impl AsyncFnMut(u32) -> Ended, stop: &Stop) -> Outcome {
+    pub(super) async fn attempts(&self, mut attempt: impl AsyncFnMut(u32) -> Tried, stop: &Stop) -> Outcome {
         // Reading refuses 0.
         let attempts_max = self.resolved.attempts_max.max(1);
         let mut number = 0;
         loop {
             let outcome = match attempt(number).await {
-                Ended::Run(outcome) => outcome,
-                Ended::Stopped(_, outcome) => return within(outcome, number, attempts_max),
+                Tried::Ended(outcome) => outcome,
+                Tried::Over(outcome) => return within(outcome, number, attempts_max),
             };
             match next(outcome, number, attempts_max, stop.now()) {
                 Next::End(outcome) => return outcome,
@@ -50,6 +53,14 @@ impl Process {
             number += 1;
         }
     }
+}
+
+/// How an attempt ended.
+pub(super) enum Tried {
+    /// By itself: a failure may be tried again.
+    Ended(Outcome),
+    /// No other one follows: the process has to end, or the training has ended well and something beside it has not.
+    Over(Outcome),
 }
 
 /// How it goes on after an attempt.

@@ -1,9 +1,11 @@
 //! A split client: every run of `worker_fn` in this process, beside each other, on standard servers that know nothing of it.
 
+use super::attempts::Tried;
 use super::guest::Ended;
-use super::stop::{Reason, Stop};
+use super::stop::Stop;
 use super::{CLOSE_TIMEOUT, Process, Reach};
 use crate::client::channel::{Connections, Peers};
+use crate::cluster::Task;
 use crate::context::WorkerContext;
 use crate::coordinator::outcome::Outcome;
 use crate::coordinator::siblings::{CLIENT, Sibling, Siblings, SiblingsOptions};
@@ -42,7 +44,7 @@ impl Process {
         contexts: &[Arc<WorkerContext>],
         attempt: Attempt,
         stop: &Stop,
-    ) -> Ended {
+    ) -> Tried {
         let (clock, siblings) = Siblings::new(SiblingsOptions {
             contexts: contexts.to_vec(),
             attempt: attempt.number,
@@ -99,8 +101,8 @@ struct Ends {
     first: Option<Outcome>,
     /// The failure of the evaluator, which fails nobody else.
     evaluator: Option<Outcome>,
-    /// What ended the process, with the end of a run that it met first.
-    stopped: Option<(Reason, Outcome)>,
+    /// The end of the run that first met what ended the process.
+    stopped: Option<Outcome>,
 }
 
 /// Waits for every run, and tells the others of each end.
@@ -116,24 +118,15 @@ async fn ends(mut runs: JoinSet<(usize, Ended)>, siblings: &[Sibling]) -> Ends {
             }
         };
         let sibling = &siblings[seat];
-        let task = sibling.task();
         match ended {
             Ended::Run(outcome) => {
                 let failed_before = sibling.cause().is_some();
                 sibling.ended(outcome.report(false));
-                match &outcome.message {
-                    _ if outcome.exit == Exit::Done => debug!("the run of {task} has ended"),
-                    Some(message) if failed_before && !sibling.is_evaluator() => {
-                        let line = message.lines().last().unwrap_or_default();
-                        warn!("{task}: {line}");
-                    }
-                    _ if sibling.is_evaluator() => ends.evaluator = Some(of_task(&task.to_string(), outcome)),
-                    _ => ends.first = Some(of_task(&task.to_string(), outcome)),
-                }
+                ends.run(sibling, outcome, failed_before, runs.is_empty());
             }
             Ended::Stopped(reason, outcome) => {
                 sibling.ended(outcome.report(reason.is_leaving()));
-                ends.stopped.get_or_insert((reason, of_task(&task.to_string(), outcome)));
+                ends.stopped.get_or_insert(of_task(sibling.task(), outcome));
             }
         }
     }
@@ -141,19 +134,47 @@ async fn ends(mut runs: JoinSet<(usize, Ended)>, siblings: &[Sibling]) -> Ends {
 }
 
 impl Ends {
+    /// Notes how a run ended by itself. What is a cause is told when the process ends, and at once where that takes longer.
+    fn run(&mut self, sibling: &Sibling, outcome: Outcome, failed_before: bool, is_last: bool) {
+        let task = sibling.task();
+        let Some(message) = outcome.message.as_deref() else {
+            debug!("the run of {task} has ended");
+            return;
+        };
+        let line = if failed_before { message.lines().last() } else { message.lines().next() }.unwrap_or_default();
+        if sibling.is_evaluator() {
+            if !is_last {
+                warn!("the run of {task} has failed, the others go on: {line}");
+            }
+            self.evaluator = Some(of_task(task, outcome));
+        } else if failed_before {
+            warn!("{task}: {line}");
+        } else {
+            if !is_last {
+                warn!("the run of {task} has failed, the others are told to end: {line}");
+            }
+            self.first = Some(of_task(task, outcome));
+        }
+    }
+
     /// What the attempt comes to.
-    fn verdict(self) -> Ended {
+    fn verdict(self) -> Tried {
         match self {
-            Ends { stopped: Some((reason, outcome)), .. } => Ended::Stopped(reason, outcome),
-            Ends { first: Some(outcome), .. } | Ends { evaluator: Some(outcome), .. } => Ended::Run(outcome),
-            Ends { .. } => Ended::Run(Outcome::done()),
+            Ends { stopped: Some(outcome), .. } => Tried::Over(outcome),
+            Ends { first: Some(outcome), .. } => Tried::Ended(outcome),
+            // An evaluator's end never ends an attempt: the training has ended well, and once is enough.
+            Ends { evaluator: Some(outcome), .. } => Tried::Over(outcome),
+            Ends { .. } => Tried::Ended(Outcome::done()),
         }
     }
 }
 
-/// Says whose end it is.
-fn of_task(task: &str, outcome: Outcome) -> Outcome {
-    Outcome { message: outcome.message.map(|message| format!("{task}: {message}")), ..outcome }
+/// Says whose end it is, where that isn't the process itself.
+fn of_task(task: Task, outcome: Outcome) -> Outcome {
+    match outcome.message {
+        Some(message) if task != CLIENT => Outcome { message: Some(format!("{task}: {message}")), ..outcome },
+        _ => outcome,
+    }
 }
 
 /// Ends the sessions of all runs.
