@@ -96,7 +96,7 @@ impl ProcessConsole {
     pub fn of_run(&self, task: Task) -> Self {
         let options = ConsoleOptions { task: Some(task), ..self.shared.options.clone() };
         let (screen, name, prefix) = (self.shared.screen.clone(), task.to_string(), format!("{task} | "));
-        let progress = ProgressView::new(screen.clone(), name.clone(), prefix.clone(), options.format);
+        let progress = ProgressView::of_run(screen.clone(), task, prefix.clone(), options.format);
         ProcessConsole { shared: Arc::new(Shared { screen, options, name, prefix, progress }) }
     }
 
@@ -378,6 +378,42 @@ mod tests {
     }
 
     #[test]
+    fn progress_of_one_of_several_runs_says_whose_it_is() {
+        let show = |console: &ProcessConsole| {
+            for index in [0, 1] {
+                let run = console.of_run(Task::new(TaskType::Worker, index));
+                run.progress(3, Some(20), "");
+            }
+        };
+        let client = |launched| ConsoleOptions {
+            task: Some(Task::new(TaskType::Client, 0)),
+            ..worker(LineFormat::Text, launched)
+        };
+        check(
+            client(true),
+            ProgressMode::Events,
+            show,
+            expect![[r#"
+                out:
+                err:
+                <event>{"progress":{"task":"worker:0","done":3,"total":20,"note":""}}
+                <event>{"progress":{"task":"worker:1","done":3,"total":20,"note":""}}
+            "#]],
+        );
+        check(
+            client(false),
+            ProgressMode::Lines,
+            show,
+            expect![[r#"
+                out:
+                err:
+                worker:0 | progress 3/20
+                worker:1 | progress 3/20
+            "#]],
+        );
+    }
+
+    #[test]
     fn a_log_goes_through_the_console_once_it_is_attached() {
         use tracing_subscriber::fmt::MakeWriter;
         let Captured { screen, err, .. } = captured(ProgressMode::Lines);
@@ -408,7 +444,7 @@ mod tests {
         assert!(!out.text().contains('\u{1e}'), "{:?}", out.text());
         let err = err.text();
         let events: Vec<_> = err.lines().filter_map(|line| Event::decode(line.as_bytes())).collect();
-        let [Event::Progress(progress)] = &events[..] else { panic!("{events:?} in {err:?}") };
+        let [Event::Progress(None, progress)] = &events[..] else { panic!("{events:?} in {err:?}") };
         assert_eq!(progress.done, 1, "only the host's own event is one");
         assert_eq!(err.matches('\u{1e}').count(), 1, "{err:?}");
     }
