@@ -199,6 +199,9 @@ fn clients_that_share_a_container_meet_in_it_and_find_what_was_left() -> Result<
     gate.open()?;
     check(&first.wait(PATIENCE)?, 0, &["found nothing, kept 2", "kept 4 in the end"]);
     check(&cluster.client("third", "gated")?.args(SHARED).output()?, 0, &["found something, kept 6"]);
+    // Who wants it alone begins with nothing, and leaves something to those who share.
+    check(&cluster.client("alone", "gated")?.args(&SHARED[..2]).output()?, 0, &["found nothing, kept 2"]);
+    check(&cluster.client("last", "gated")?.args(SHARED).output()?, 0, &["found something, kept 4"]);
     cluster.end_servers()?;
     Ok(())
 }
