@@ -31,8 +31,11 @@ impl Process {
         stop: &Stop,
     ) -> Outcome {
         let leader = Incarnation::draw(&mut rand::rng());
-        let (runs, container) = (contexts.len(), &self.container);
-        info!("split client with {runs} runs of worker_fn, in container `{container}`");
+        let runs = match contexts.len() {
+            1 => "1 run".to_owned(),
+            runs => format!("{runs} runs"),
+        };
+        info!("split client with {runs} of worker_fn, in container `{}`", self.container);
         self.attempts(async |number| self.run_siblings(module, contexts, Attempt { leader, number }, stop).await, stop)
             .await
     }
