@@ -51,7 +51,9 @@ pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &En
     let outcome = coordinator::run::run(resolved, listener, console.clone());
     match &outcome.message {
         // `dchost launch` says itself whom it ended, and why.
-        Some(message) if launched && outcome.exit == Exit::Terminated => tracing::info!("{message}"),
+        Some(message) if launched && outcome.exit == Exit::Terminated => {
+            message.lines().for_each(|line| tracing::info!("{line}"));
+        }
         Some(message) => console.error(message),
         None => {}
     }

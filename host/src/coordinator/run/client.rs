@@ -2,7 +2,7 @@
 
 use super::attempts::Tried;
 use super::guest::Ended;
-use super::stop::Stop;
+use super::stop::{Reason, Stop};
 use super::{CLOSE_TIMEOUT, Process, Reach};
 use crate::client::channel::{Connections, Peers};
 use crate::cluster::Task;
@@ -12,6 +12,7 @@ use crate::coordinator::siblings::{CLIENT, Sibling, Siblings, SiblingsOptions};
 use crate::exit::Exit;
 use crate::ids::{Attempt, Caller, ClientUse, Incarnation, RunId};
 use crate::runtime::Module;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -21,6 +22,9 @@ use tracing::{debug, info, warn};
 /// Runs that share their connections to each task: a connection carries 1024 calls at once, of which each run's session is
 /// one and the rest are for data.
 const RUNS_PER_CONNECTION: usize = 128;
+
+/// Runs whose place is told when the process has to end: more would bury why it had to.
+const RUNS_SHOWN_MAX: usize = 8;
 
 impl Process {
     /// Runs `worker_fn` once for each context, all at the same time. The process owns the attempts, as a leader does.
@@ -104,8 +108,8 @@ struct Ends {
     first: Option<Outcome>,
     /// The failure of the evaluator, which fails nobody else.
     evaluator: Option<Outcome>,
-    /// The end of the run that first met what ended the process.
-    stopped: Option<Outcome>,
+    /// What ended the process, and where each run was then, as its outcome tells.
+    stopped: Option<(Reason, Vec<(Task, Outcome)>)>,
 }
 
 /// Waits for every run, and tells the others of each end.
@@ -129,7 +133,7 @@ async fn ends(mut runs: JoinSet<(usize, Ended)>, siblings: &[Sibling]) -> Ends {
             }
             Ended::Stopped(reason, outcome) => {
                 sibling.ended(outcome.report(reason.is_leaving()));
-                ends.stopped.get_or_insert(of_task(sibling.task(), outcome));
+                ends.stopped.get_or_insert((reason, Vec::new())).1.push((sibling.task(), outcome));
             }
         }
     }
@@ -163,13 +167,32 @@ impl Ends {
     /// What the attempt comes to.
     fn verdict(self) -> Tried {
         match self {
-            Ends { stopped: Some(outcome), .. } => Tried::Over(outcome),
+            Ends { stopped: Some((reason, runs)), .. } => Tried::Over(stopped(&reason, runs)),
             Ends { first: Some(outcome), .. } => Tried::Ended(outcome),
             // An evaluator's end never ends an attempt: the training has ended well, and once is enough.
             Ends { evaluator: Some(outcome), .. } => Tried::Over(outcome),
             Ends { .. } => Tried::Ended(Outcome::done()),
         }
     }
+}
+
+/// What to tell of a process that had to end: why, and where its runs were, which no run is to blame for.
+fn stopped(reason: &Reason, mut runs: Vec<(Task, Outcome)>) -> Outcome {
+    if let [(_, _)] = runs.as_slice() {
+        return runs.remove(0).1;
+    }
+    runs.sort_unstable_by_key(|(task, _)| *task);
+    let why = reason.text();
+    let mut text = why.clone();
+    for (task, outcome) in runs.iter().take(RUNS_SHOWN_MAX) {
+        let message = outcome.message.as_deref().unwrap_or_default();
+        let place = message.strip_prefix(&why).unwrap_or(message).trim_start_matches("; ");
+        let _ = write!(text, "\n{task}: {place}");
+    }
+    if let more @ 1.. = runs.len().saturating_sub(RUNS_SHOWN_MAX) {
+        let _ = write!(text, "\nand {more} more");
+    }
+    Outcome::failed(reason.exit(), text)
 }
 
 /// Says whose end it is, where that isn't the process itself.
@@ -187,4 +210,60 @@ async fn close(peers: Vec<Peers>) {
         closing.spawn(async move { peers.close().await });
     }
     let _ = timeout(CLOSE_TIMEOUT, closing.join_all()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::TaskType;
+    use expect_test::{Expect, expect};
+
+    fn check(runs: u32, expected: Expect) {
+        let reason = Reason::Terminated;
+        let run = |index| {
+            let outcome = Outcome::failed(reason.exit(), format!("{}; the guest was computing", reason.text()));
+            (Task::new(TaskType::Worker, index), outcome)
+        };
+        let outcome = stopped(&reason, (0..runs).rev().map(run).collect());
+        assert_eq!(outcome.exit, Exit::Terminated);
+        expected.assert_eq(&outcome.message.expect("it tells why"));
+    }
+
+    #[test]
+    fn a_process_that_had_to_end_blames_none_of_its_runs() {
+        check(1, expect!["ended by SIGTERM; the guest was computing"]);
+        check(
+            2,
+            expect![[r#"
+                ended by SIGTERM
+                worker:0: the guest was computing
+                worker:1: the guest was computing"#]],
+        );
+        check(
+            300,
+            expect![[r#"
+                ended by SIGTERM
+                worker:0: the guest was computing
+                worker:1: the guest was computing
+                worker:2: the guest was computing
+                worker:3: the guest was computing
+                worker:4: the guest was computing
+                worker:5: the guest was computing
+                worker:6: the guest was computing
+                worker:7: the guest was computing
+                and 292 more"#]],
+        );
+    }
+
+    #[test]
+    fn an_evaluators_failure_comes_last_and_is_not_tried_again() {
+        let failed = |exit| Some(Outcome::failed(exit, "it failed"));
+        let ends = Ends { evaluator: failed(Exit::WorkerError), ..Ends::default() };
+        let Tried::Over(outcome) = ends.verdict() else { panic!("nothing follows it") };
+        assert_eq!(outcome.exit, Exit::WorkerError);
+        let ends = Ends { evaluator: failed(Exit::WorkerError), first: failed(Exit::Trap), ..Ends::default() };
+        let Tried::Ended(outcome) = ends.verdict() else { panic!("a run's failure may be tried again") };
+        assert_eq!(outcome.exit, Exit::Trap);
+        assert!(matches!(Ends::default().verdict(), Tried::Ended(outcome) if outcome.exit == Exit::Done));
+    }
 }
