@@ -19,6 +19,7 @@ pub use screen::{ProgressMode, Screen, Stream};
 pub(crate) use screen::testing;
 
 use crate::cluster::Task;
+use crate::context::WorkerContext;
 use crate::handles::{Console, Level, Origin};
 use crate::text::{escaped, escaped_json};
 use std::io;
@@ -161,6 +162,28 @@ impl Console for ProcessConsole {
 
     fn progress(&self, done: u64, total: Option<u64>, note: &str) {
         self.shared.progress.show(&Progress { done, total, note: escaped(note).into_owned() });
+    }
+}
+
+/// The consoles of the runs of one process. A closure that makes one is enough.
+pub trait Consoles: Send + Sync {
+    /// The console of the run with this context; asked for once, before anything is started.
+    fn console(&self, context: &WorkerContext) -> Arc<dyn Console>;
+}
+
+impl<F: Fn(&WorkerContext) -> Arc<dyn Console> + Send + Sync> Consoles for F {
+    fn console(&self, context: &WorkerContext) -> Arc<dyn Console> {
+        self(context)
+    }
+}
+
+impl Consoles for ProcessConsole {
+    /// Runs share the screen; where it shows several, each line says whose it is.
+    fn console(&self, context: &WorkerContext) -> Arc<dyn Console> {
+        match context.task {
+            Some(task) if self.shared.options.task != Some(task) => Arc::new(ProcessConsole::of_run(self, task)),
+            _ => Arc::new(self.clone()),
+        }
     }
 }
 

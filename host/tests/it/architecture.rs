@@ -27,7 +27,7 @@ const DOMAIN: [&str; 12] = [
 /// Every other module of the host, and those that it may name besides itself and the domain.
 const MAY_NAME: [(&str, &[&str]); 11] = [
     ("main", &["lib", "commands", "cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire"]),
-    ("lib", &[]),
+    ("lib", &["coordinator"]),
     ("commands", &["cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire"]),
     ("config", &["cli", "coordinator", "server", "client", "runtime", "handles", "wire"]),
     ("cli", &["coordinator", "server", "client", "runtime", "handles", "wire"]),
@@ -196,6 +196,20 @@ fn only_config_reads_the_environment() {
     let mut findings = naming(&sources, &words, |source| module(source) != "config");
     findings.extend(naming(&sources, &["env::args*"], |source| module(source) != "main"));
     none("`config` reads it before any port is bound; `main` hands it the arguments", findings);
+}
+
+#[test]
+fn runtimes_of_coordinators_mark_their_threads() {
+    let mut findings = Vec::new();
+    for source in sources("host/src/").iter().filter(|source| module(source) == "coordinator") {
+        let count = |word: &str| source.production.matches(word).count();
+        let (made, marked) =
+            (count("::new_multi_thread") + count("::new_current_thread"), count("on_thread_start(mark_thread)"));
+        if made != marked {
+            findings.push(format!("{}: {made} runtimes, {marked} with marked threads", source.path));
+        }
+    }
+    none("on threads that a run needs no other coordinator may start", findings);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 mod architecture;
 mod command_line;
+mod embed;
 mod grpc;
+mod guests;
 mod oracle;
 mod security;
 mod variables;

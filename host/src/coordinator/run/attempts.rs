@@ -1,7 +1,7 @@
 //! Runs that are tried again after a failure: a local one, and those of a split client.
 
 use super::guest::Ended;
-use super::stop::{Reason, Stop};
+use super::stop::Reason;
 use super::{Process, Reach};
 use crate::context::WorkerContext;
 use crate::coordinator::member::SoloJob;
@@ -15,28 +15,27 @@ impl Process {
     /// Runs without a cluster: the variables live in this process, and nobody else has them.
     ///
     /// Each attempt has a store and variables of its own, so that nothing of the one before is left.
-    pub(super) async fn run_local(&self, module: &Module, context: Arc<WorkerContext>, stop: &Stop) -> Outcome {
+    pub(super) async fn run_local(&self, module: &Module, context: Arc<WorkerContext>) -> Outcome {
         let attempt = async |number| {
             let reach = Reach {
                 overseer: Arc::new(SoloJob::new(context.clone(), number)),
                 peers: None,
                 local: self.local_variables(&self.store(), None),
-                console: self.console.clone(),
                 name: "local".to_owned(),
             };
-            match self.run_guest(module, context.clone(), reach, stop).await {
+            match self.run_guest(module, context.clone(), reach).await {
                 Ended::Run(outcome) => Tried::Ended(outcome),
                 Ended::Stopped(_, outcome) => Tried::Over(outcome),
             }
         };
-        self.attempts(attempt, stop).await
+        self.attempts(attempt).await
     }
 
     /// Makes attempts, counted from 0, until one ends well or none is left.
     ///
     /// They follow each other at once: what would have to recover meanwhile is outside of this process, and has its own
     /// timeouts.
-    pub(super) async fn attempts(&self, mut attempt: impl AsyncFnMut(u32) -> Tried, stop: &Stop) -> Outcome {
+    pub(super) async fn attempts(&self, mut attempt: impl AsyncFnMut(u32) -> Tried) -> Outcome {
         // Reading refuses 0.
         let attempts_max = self.resolved.attempts_max.max(1);
         let mut number = 0;
@@ -45,7 +44,7 @@ impl Process {
                 Tried::Ended(outcome) => outcome,
                 Tried::Over(outcome) => return within(outcome, number, attempts_max),
             };
-            match next(outcome, number, attempts_max, stop.now()) {
+            match next(outcome, number, attempts_max, self.stop.now()) {
                 Next::End(outcome) => return outcome,
                 // A line each: the log escapes newlines.
                 Next::Again { warning } => warning.lines().for_each(|line| warn!("{line}")),

@@ -2,7 +2,7 @@
 
 use super::attempts::Tried;
 use super::guest::Ended;
-use super::stop::{Reason, Stop};
+use super::stop::Reason;
 use super::{CLOSE_TIMEOUT, Process, Reach};
 use crate::client::channel::{Connections, Peers};
 use crate::cluster::Task;
@@ -28,20 +28,14 @@ const RUNS_SHOWN_MAX: usize = 8;
 
 impl Process {
     /// Runs `worker_fn` once for each context, all at the same time. The process owns the attempts, as a leader does.
-    pub(super) async fn run_client(
-        self: &Arc<Self>,
-        module: &Module,
-        contexts: &[Arc<WorkerContext>],
-        stop: &Stop,
-    ) -> Outcome {
+    pub(super) async fn run_client(self: &Arc<Self>, module: &Module, contexts: &[Arc<WorkerContext>]) -> Outcome {
         let leader = Incarnation::draw(&mut rand::rng());
         let runs = match contexts.len() {
             1 => "1 run".to_owned(),
             runs => format!("{runs} runs"),
         };
         info!("split client with {runs} of worker_fn, in container `{}`", self.container);
-        self.attempts(async |number| self.run_siblings(module, contexts, Attempt { leader, number }, stop).await, stop)
-            .await
+        self.attempts(async |number| self.run_siblings(module, contexts, Attempt { leader, number }).await).await
     }
 
     /// One attempt: all runs, until the last has ended.
@@ -50,7 +44,6 @@ impl Process {
         module: &Module,
         contexts: &[Arc<WorkerContext>],
         attempt: Attempt,
-        stop: &Stop,
     ) -> Tried {
         let (clock, siblings) = Siblings::new(SiblingsOptions {
             contexts: contexts.to_vec(),
@@ -88,11 +81,10 @@ impl Process {
                 peers: Some(run_peers),
                 // Nothing is stored in a client.
                 local: self.local_variables(&self.store(), None),
-                console: if context.task.is_some() { self.console.of_run(task) } else { self.console.clone() },
                 name: task.to_string(),
             };
-            let (process, module, context, stop) = (self.clone(), module.clone(), context.clone(), stop.clone());
-            runs.spawn(async move { (seat, process.run_guest(&module, context, reach, &stop).await) });
+            let (process, module, context) = (self.clone(), module.clone(), context.clone());
+            runs.spawn(async move { (seat, process.run_guest(&module, context, reach).await) });
         }
         let ends = ends(runs, &siblings).await;
         // Only now: with its last session a server deletes the client's container.
