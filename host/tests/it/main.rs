@@ -1,5 +1,6 @@
 //! Integration tests of the library: one binary, a module for each subject.
 
+mod acceptance;
 mod architecture;
 mod command_line;
 mod embed;
