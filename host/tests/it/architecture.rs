@@ -199,6 +199,15 @@ fn only_config_reads_the_environment() {
 }
 
 #[test]
+fn only_commands_change_the_process() {
+    let words = ["tokio::signal*", "setrlimit", "descriptors::raise", "set_global_default", "try_init", "set_hook"];
+    // Each takes effect where a command, or the program that embeds dchost, asks for it.
+    let asked = ["host/src/coordinator/run/stop.rs", "host/src/coordinator/descriptors.rs"];
+    let applies = |source: &Source| module(source) != "commands" && !asked.contains(&source.path.as_str());
+    none("a library leaves its process as it is", naming(&sources("host/src/"), &words, applies));
+}
+
+#[test]
 fn runtimes_of_coordinators_mark_their_threads() {
     let mut findings = Vec::new();
     for source in sources("host/src/").iter().filter(|source| module(source) == "coordinator") {
