@@ -257,3 +257,20 @@ fn a_limit_on_the_size_of_files_ends_no_process() -> Result<()> {
     assert!(stderr.contains("loss is NaN") && stderr.contains("coredump"), "{stderr}");
     Ok(())
 }
+
+/// Aim: a system that has no room for the component's memory is told as that, and is no trap of the component's. Method: the
+/// file in memory that a component's data are mapped from counts as a file for the limit on their size.
+#[test]
+fn a_machine_without_room_for_the_component_is_74_and_no_trap() -> Result<()> {
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 1; exec \"$@\"", "sh"])
+        .arg(dchost_tests::dchost()?)
+        .args(["--no-cache", "--module"])
+        .arg(dchost_tests::guest("hello")?)
+        .output()
+        .context("run sh")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.contains("no room on this machine") && !stderr.contains("trapped"), "{stderr}");
+    Ok(())
+}
