@@ -2,7 +2,7 @@
 
 use anyhow::Context as _;
 use dchost::cli::{Cli, Command, LogFormat};
-use dchost::commands::{self, launch::LaunchError};
+use dchost::commands::{self, launch::LaunchError, new::NewError};
 use dchost::config::{self, Environment};
 use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::plan::NotServed;
@@ -51,7 +51,8 @@ fn main() -> ExitCode {
         report(&error, log.format);
         let known = (error.downcast_ref::<LaunchError>().map(LaunchError::exit))
             .or_else(|| error.downcast_ref::<LoadError>().map(LoadError::exit))
-            .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit));
+            .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit))
+            .or_else(|| error.downcast_ref::<NewError>().map(NewError::exit));
         match known {
             Some(exit) => exit,
             None if error.is::<Faults>() || error.is::<NotServed>() => Exit::Refused,

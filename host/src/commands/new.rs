@@ -189,19 +189,10 @@ impl NewError {
 /// # Errors
 /// Standard output can't be written. A refusal is shown on standard error and is an exit code.
 pub fn run(args: &cli::New) -> anyhow::Result<Exit> {
-    let created = crate_name(&args.path, args.name.as_deref())
-        .and_then(|name| create(&args.path, &name, SdkSource::detect()).map(|files| (name, files)));
-    match created {
-        Ok((name, files)) => {
-            print(&report(&args.path, &name, &files))?;
-            Ok(Exit::Done)
-        }
-        Err(error) => {
-            let exit = error.exit();
-            eprintln!("error: {:#}", anyhow::Error::from(error));
-            Ok(exit)
-        }
-    }
+    let name = crate_name(&args.path, args.name.as_deref())?;
+    let files = create(&args.path, &name, SdkSource::detect())?;
+    print(&report(&args.path, &name, &files))?;
+    Ok(Exit::Done)
 }
 
 /// Writes a crate called `name` into `dir`, which must not exist or be empty; returns the files, relative to `dir`.
