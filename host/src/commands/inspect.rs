@@ -114,7 +114,8 @@ fn text(file: &Path, inspection: &Inspection, refusal: Option<&str>) -> String {
             row("world", surface.world.map_or("none of dchost's", |world| world.as_str()).to_owned());
         }
         let kib = inspection.memory_bytes >> 10;
-        row("memory", format!("{kib} KiB declared, in {} core modules", inspection.core_modules));
+        let modules = inspection.core_modules;
+        row("memory", format!("{kib} KiB declared, in {modules} core module{}", if modules == 1 { "" } else { "s" }));
         let yes = |set: bool| if set { "yes" } else { "no" };
         row("names", format!("{}, debug information: {}", yes(inspection.names), yes(inspection.debug_info)));
         for producer in &inspection.producers {

@@ -174,15 +174,32 @@ fn read(path: &Path, limit_bytes: u64) -> Result<(Bytes, Metadata), LoadError> {
         let (file, metadata) = files::open(path)?;
         Ok((files::read(&file, &metadata, limit_bytes)?.into(), metadata))
     };
+    read().map_err(|error| unread(path, error))
+}
+
+/// Why a file could not be read, with a name that may have been meant.
+fn unread(path: &Path, error: ReadError) -> LoadError {
     let shown = path.display().to_string();
-    read().map_err(|error| match error {
+    match error {
         ReadError::NotAFile { kind } => LoadError::NotAFile { path: shown, kind },
-        ReadError::TooLarge { size_bytes, .. } => LoadError::TooLarge { path: shown, size_bytes, limit_bytes },
+        ReadError::TooLarge { size_bytes, bytes_max } => {
+            LoadError::TooLarge { path: shown, size_bytes, limit_bytes: bytes_max }
+        }
         ReadError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
             LoadError::Missing { path: shown, suggestion: suggest(path) }
         }
         ReadError::Io(source) => LoadError::Unreadable { path: shown, source },
-    })
+    }
+}
+
+impl LoadError {
+    /// Checks that a file can be opened for reading, in the words of a run that can't. What it holds is not looked at.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`], [`LoadError::Unreadable`], [`LoadError::NotAFile`].
+    pub fn check_readable(path: &Path) -> Result<(), LoadError> {
+        files::open(path).map(drop).map_err(|error| unread(path, error))
+    }
 }
 
 /// The file beside `path` whose name is most like its own.
