@@ -21,6 +21,14 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     unless_reader_gone(written).context("write to standard output")
 }
 
+/// Writes a command's answer as one line of JSON, without raw control characters. Otherwise as [`print()`].
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    print(&format!("{}\n", crate::text::escaped_json(&value.to_string())))
+}
+
 /// Shows what clap has to say: help and the version on standard output, usage errors on standard error.
 ///
 /// # Errors

@@ -22,7 +22,7 @@ use crate::coordinator::resolve::{
     Fault, Faults, LimitSettings, Purpose, Resolved, Setting, Settings, check_launch, resolve,
 };
 use crate::runtime::{EngineOptions, Limits};
-use crate::text::shown;
+use crate::text::{self, shown};
 use clap::ValueEnum as _;
 use reader::Reader;
 use std::ffi::OsString;
@@ -419,13 +419,13 @@ fn check_directories(settings: &mut Settings) {
             Ok(_) => "is no directory".to_owned(),
             Err(error) => format!("can't be used: {error}"),
         };
-        let what = format!("`{}` {what}", grant.host.display());
+        let what = format!("`{}` {what}", text::path(&grant.host));
         settings.faults.push(Fault::new(settings.dirs.origin.place("dir"), what, "give a directory of this machine"));
     }
     if let Some(Setting { value: dir, origin }) = &settings.coredump
         && !dir.is_dir()
     {
-        let what = format!("`{}` is no directory", dir.display());
+        let what = format!("`{}` is no directory", text::path(dir));
         settings.faults.push(Fault::new(
             origin.place("coredump"),
             what,

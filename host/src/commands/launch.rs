@@ -84,7 +84,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// A task's process, or a thread that looks after it, could not be started.
-    #[error("cannot start the process of {task} from `{}`", .program.display())]
+    #[error("cannot start the process of {task} from `{}`", crate::text::path(.program))]
     Start {
         /// The task.
         task: Task,

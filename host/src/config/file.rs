@@ -3,7 +3,7 @@
 use super::{KEYS, twin};
 use crate::coordinator::resolve::{Fault, values};
 use crate::files::{self, ReadError};
-use crate::text::{LIKENESS_MIN, nearest, shown};
+use crate::text::{self, LIKENESS_MIN, nearest, shown};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -27,7 +27,7 @@ impl ConfigFile {
     /// It can't be read, is no TOML, or has unknown keys.
     pub(super) fn read(place: &str, path: &Path) -> Result<Self, Vec<Fault>> {
         let text = read_text(path).map_err(|error| {
-            let what = format!("can't read the file `{}`: {error}", path.display());
+            let what = format!("can't read the file `{}`: {error}", text::path(path));
             vec![Fault::new(place, what, "give a TOML file")]
         })?;
         ConfigFile::parse(path, &text)
@@ -38,7 +38,7 @@ impl ConfigFile {
     /// # Errors
     /// It is no TOML, or has unknown keys.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, Vec<Fault>> {
-        let place = format!("`{}`", path.display());
+        let place = format!("`{}`", text::path(path));
         let table: Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
             vec![Fault::new(&place, format!("is no TOML: {} in line {line}", error.message().trim()), "")]
@@ -105,7 +105,7 @@ impl ConfigFile {
     }
 
     fn fault(&self, key: &str, what: String) -> Fault {
-        Fault::new(format!("`{key}` in `{}`", self.path.display()), what, "")
+        Fault::new(format!("`{key}` in `{}`", text::path(&self.path)), what, "")
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::precompiled::distrust;
 use crate::files::{self, BEGUN, Existing, Output};
+use crate::text;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -38,7 +39,7 @@ impl Cache {
     }
 
     fn warn(&self, error: &io::Error) {
-        tracing::warn!("compile cache `{}` can't be used, compiling without it: {error}", self.dir.display());
+        tracing::warn!("compile cache `{}` can't be used, compiling without it: {error}", text::path(&self.dir));
     }
 
     /// The bytes kept under `key`, if they are no more than `bytes_max`. They may be damaged.

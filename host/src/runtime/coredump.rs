@@ -12,7 +12,7 @@ use super::limits::mib;
 use super::state::State;
 use super::watch::RunWatch;
 use crate::files::{Existing, Output};
-use crate::text::truncated;
+use crate::text::{self, truncated};
 use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -41,9 +41,9 @@ pub(super) fn leave(dir: &Path, store: &mut Store<State>, error: &wasmtime::Erro
             .unwrap_or_else(|panic| Err(io::Error::other(panic_text(&*panic))));
     match written {
         Ok(bytes) => {
-            tracing::info!("core dump `{}` written, {}; it holds the component's data", path.display(), mib(bytes))
+            tracing::info!("core dump `{}` written, {}; it holds the component's data", text::path(&path), mib(bytes))
         }
-        Err(error) => tracing::warn!("no core dump: `{}` can't be written: {error}", path.display()),
+        Err(error) => tracing::warn!("no core dump: `{}` can't be written: {error}", text::path(&path)),
     }
 }
 
