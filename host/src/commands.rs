@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+use crate::coordinator::console::Patient;
 use anyhow::Context as _;
 use std::io::{self, Write as _};
 
@@ -16,7 +17,7 @@ pub mod run;
 /// # Errors
 /// It can't be written (a full disk): exit 74.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = Patient(io::stdout().lock());
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     unless_reader_gone(written).context("write to standard output")
 }

@@ -4,7 +4,7 @@ use anyhow::Context as _;
 use dchost::cli::{Cli, Command, LogFormat};
 use dchost::commands::{self, launch::LaunchError, new::NewError};
 use dchost::config::{self, Environment};
-use dchost::coordinator::console::LogOutput;
+use dchost::coordinator::console::{LogOutput, Patient};
 use dchost::coordinator::plan::NotServed;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
@@ -69,7 +69,7 @@ fn report(error: &anyhow::Error, format: LogFormat) {
         LogFormat::Text => {
             use std::io::Write as _;
             // Nobody is left to tell where that fails.
-            let _ = writeln!(std::io::stderr(), "error: {}", escape_block(&format!("{error:#}")));
+            let _ = writeln!(Patient(std::io::stderr()), "error: {}", escape_block(&format!("{error:#}")));
         }
         LogFormat::Json => tracing::error!("{error:#}"),
     }

@@ -179,6 +179,27 @@ fn output_that_nobody_reads_keeps_a_process_until_it_has_to_end() -> Result<()> 
     Ok(())
 }
 
+/// Aim: a pipe that another process has made non-blocking loses nothing. Method: such a pipe, not read before it is full.
+#[test]
+fn output_to_a_pipe_that_does_not_block_is_all_there() -> Result<()> {
+    for args in [&[][..], &["launch", "--workers", "2"]] {
+        let (reader, writer) = std::io::pipe().context("make a pipe")?;
+        rustix::io::ioctl_fionbio(&writer, true).context("make it non-blocking")?;
+        let mut command = std::process::Command::new(dchost_tests::dchost()?);
+        command.args(args).arg("--module").arg(dchost_tests::guest("prints")?).args(["--", "0", "20000"]);
+        let mut child =
+            command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null()).spawn().context("run dchost")?;
+        drop(command);
+        dchost_tests::wait_until("the pipe is full", PATIENCE, || {
+            rustix::io::ioctl_fionread(&reader).is_ok_and(|bytes| bytes > 60_000)
+        })?;
+        let lines: Vec<_> = BufReader::new(reader).lines().collect::<std::io::Result<_>>().context("read")?;
+        let last = lines.iter().filter(|line| line.ends_with("line 19999")).count();
+        assert_eq!((last, child.wait().context("wait")?.code()), (if args.is_empty() { 1 } else { 2 }, Some(0)));
+    }
+    Ok(())
+}
+
 /// Aim: what tasks printed reaches whoever reads it late, and a signal ends a launcher that waits for that. Method: a pipe that
 /// is not read before all tasks have ended.
 #[test]
