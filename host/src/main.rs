@@ -14,6 +14,8 @@ use dchost::text::escape_block;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // First: help goes to files as well.
+    let signals_taken = files::survive_size_limit();
     let arguments: Vec<_> = std::env::args_os().collect();
     let cli = match Cli::read(&arguments) {
         Ok(cli) => cli,
@@ -37,7 +39,7 @@ fn main() -> ExitCode {
     commands::logging::start(log, output.clone());
     let ready = match faults {
         Some(faults) => Err(faults.into()),
-        None => files::survive_size_limit().context("can't take signals"),
+        None => signals_taken.context("can't take signals"),
     };
     let result = ready.and_then(|()| match &cli.command {
         None => commands::run::run(&cli.run, log, &output, &environment),
