@@ -84,14 +84,15 @@ impl Cache {
             })
             .collect();
         kept.sort();
-        let mut bytes: u64 = kept.iter().map(|(_, bytes, _)| bytes).sum();
+        // Sparse files may claim more than there is.
+        let mut bytes = kept.iter().fold(0, |sum: u64, (_, bytes, _)| sum.saturating_add(*bytes));
         for (_, size, path) in kept {
             if bytes <= bytes_max {
                 return;
             }
             // Another process may have removed it.
             let _ = fs::remove_file(path);
-            bytes -= size;
+            bytes = bytes.saturating_sub(size);
         }
     }
 
