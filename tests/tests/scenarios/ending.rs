@@ -154,6 +154,57 @@ fn standard_output_that_cannot_be_written_is_74() -> Result<()> {
     Ok(())
 }
 
+/// Aim: who doesn't read dchost's log has the same run. Method: a full device and a reader that has gone as standard error, and
+/// a variable that is warned of wherever settings are read.
+#[test]
+fn standard_error_that_cannot_be_written_changes_nothing() -> Result<()> {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").context("open the full device");
+    let gone = || std::io::pipe().map(|(_, writer)| writer).context("make a pipe");
+    let hello = dchost_tests::guest("hello")?.display().to_string();
+    let cases: [&[&str]; 4] = [
+        &["--module", &hello],
+        &["launch", "--workers", "2", "--module", &hello],
+        &["plan", "--module", &hello],
+        &["inspect", &hello],
+    ];
+    for args in cases {
+        let run = |stdout: Stdio, stderr: Stdio| -> Result<Option<i32>> {
+            let mut command = std::process::Command::new(dchost_tests::dchost()?);
+            command.args(args).env("DCHOST_MAX_MEMROY", "1GiB").stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+            Ok(command.status().context("run dchost")?.code())
+        };
+        assert_eq!(run(Stdio::null(), full()?.into())?, Some(0), "{args:?}");
+        assert_eq!(run(Stdio::null(), gone()?.into())?, Some(0), "{args:?}");
+        assert_eq!(run(full()?.into(), full()?.into())?, Some(74), "{args:?}");
+    }
+    Ok(())
+}
+
+/// Aim: that a process runs into a limit of the system is told as that. Method: few descriptors, no memory to reserve, and no
+/// files at all, memory that is shared as a file included.
+#[test]
+fn a_limit_of_the_system_is_74_and_no_crash() -> Result<()> {
+    let dir = tempfile::tempdir().context("make a directory")?;
+    let out = dir.path().join("out");
+    let hello = dchost_tests::guest("hello")?.display().to_string();
+    let few = (4..8).map(|descriptors| (format!("-n {descriptors}"), vec!["--module", &hello]));
+    let limits = few.chain([
+        ("-v 3000000".to_owned(), vec!["--module", &hello]),
+        ("-f 0".to_owned(), vec!["--no-cache", "--module", &hello]),
+        ("-f 0".to_owned(), vec!["--help"]),
+    ]);
+    for (limit, args) in limits {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]).arg(dchost_tests::dchost()?).args(&args);
+        let stdout = std::fs::File::create(&out).context("make a file")?;
+        let output = command.stdin(Stdio::null()).stdout(stdout).output().context("run sh")?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(74), "{limit}, {args:?}: {stderr}");
+        assert!(stderr.contains("error: ") && !stderr.contains("panicked"), "{limit}, {args:?}: {stderr}");
+    }
+    Ok(())
+}
+
 /// More than a pipe holds, and less than what dchost holds for its reader: the guest ends although nobody reads.
 const LINES: usize = 100_000;
 
