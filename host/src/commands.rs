@@ -1,5 +1,6 @@
 //! The subcommands, one file each.
 
+use crate::coordinator::console::Patient;
 use anyhow::Context as _;
 use std::io::{self, Write as _};
 
@@ -18,9 +19,17 @@ mod table;
 /// # Errors
 /// It can't be written (a full disk): exit 74.
 pub fn print(text: &str) -> anyhow::Result<()> {
-    let mut stdout = io::stdout().lock();
+    let mut stdout = Patient(io::stdout().lock());
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
     unless_reader_gone(written).context("write to standard output")
+}
+
+/// Writes a command's answer as one line of JSON, without raw control characters. Otherwise as [`print()`].
+///
+/// # Errors
+/// As [`print()`].
+pub fn print_json(value: &serde_json::Value) -> anyhow::Result<()> {
+    print(&format!("{}\n", crate::text::escaped_json(&value.to_string())))
 }
 
 /// Shows what clap has to say: help and the version on standard output, usage errors on standard error.

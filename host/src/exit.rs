@@ -20,7 +20,7 @@ pub enum Exit {
     /// A bug in dchost.
     Bug = 70,
     /// What dchost itself needs of the system is not to be had: files cannot be read or written, or standard output can't;
-    /// there is no thread or process left.
+    /// there is no thread, process or memory left.
     Files = 74,
     /// The wall clock `--timeout`.
     Timeout = 124,

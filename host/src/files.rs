@@ -4,6 +4,7 @@ use rustix::fs::{CWD, FsWord, Mode, OFlags, RenameFlags, renameat_with};
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Read as _};
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -195,12 +196,17 @@ fn check_replaceable(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Pairs of descriptors that must be free before tokio takes some to hear of signals: it panics where it lacks the last.
+const FREE_PAIRS: usize = 4;
+
 /// Makes a write beyond a limit on the size of files (`ulimit -f`) fail, for the rest of the process: by default the system
 /// ends a process that tries.
 ///
 /// # Errors
-/// The system can't deliver signals.
+/// The system can't deliver signals, or has hardly any descriptors left.
 pub fn survive_size_limit() -> io::Result<()> {
+    let free: Vec<_> = (0..FREE_PAIRS).map(|_| UnixStream::pair()).collect::<io::Result<_>>()?;
+    drop(free);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let _entered = runtime.enter();
     // Once taken, a signal stays with tokio, whatever becomes of this runtime. Nobody has to hear of it.

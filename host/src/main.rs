@@ -2,9 +2,9 @@
 
 use anyhow::Context as _;
 use dchost::cli::{Cli, Command, LogFormat};
-use dchost::commands::{self, launch::LaunchError, status::NoStatus};
+use dchost::commands::{self, launch::LaunchError, new::NewError, status::NoStatus};
 use dchost::config::{self, Environment};
-use dchost::coordinator::console::LogOutput;
+use dchost::coordinator::console::{LogOutput, Patient};
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
 use dchost::files;
@@ -13,6 +13,8 @@ use dchost::text::escape_block;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    // First: help goes to files as well.
+    let signals_taken = files::survive_size_limit();
     let arguments: Vec<_> = std::env::args_os().collect();
     let cli = match Cli::read(&arguments) {
         Ok(cli) => cli,
@@ -36,7 +38,7 @@ fn main() -> ExitCode {
     commands::logging::start(log, output.clone());
     let ready = match faults {
         Some(faults) => Err(faults.into()),
-        None => files::survive_size_limit().context("can't take signals"),
+        None => signals_taken.context("can't take signals"),
     };
     let result = ready.and_then(|()| match &cli.command {
         None => commands::run::run(&cli.run, log, &output, &environment),
@@ -52,7 +54,8 @@ fn main() -> ExitCode {
         let known = (error.downcast_ref::<LaunchError>().map(LaunchError::exit))
             .or_else(|| error.downcast_ref::<LoadError>().map(LoadError::exit))
             .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit))
-            .or_else(|| error.downcast_ref::<NoStatus>().map(NoStatus::exit));
+            .or_else(|| error.downcast_ref::<NoStatus>().map(NoStatus::exit))
+            .or_else(|| error.downcast_ref::<NewError>().map(NewError::exit));
         match known {
             Some(exit) => exit,
             None if error.is::<Faults>() => Exit::Refused,
@@ -69,7 +72,7 @@ fn report(error: &anyhow::Error, format: LogFormat) {
         LogFormat::Text => {
             use std::io::Write as _;
             // Nobody is left to tell where that fails.
-            let _ = writeln!(std::io::stderr(), "error: {}", escape_block(&format!("{error:#}")));
+            let _ = writeln!(Patient(std::io::stderr()), "error: {}", escape_block(&format!("{error:#}")));
         }
         LogFormat::Json => tracing::error!("{error:#}"),
     }

@@ -9,12 +9,14 @@
 //! | [`escape_block`] | a message of several lines |
 //! | [`escaped_json`] | a line of JSON |
 //! | [`shown`], [`shown_within`] | a value quoted in a message: also cut |
+//! | [`path`] | a path in a message |
 //! | [`truncated`] | what is kept of a text of any length |
 //! | [`hex`] | a digest |
 //! | [`nearest`], [`did_you_mean`] | what was meant by an unknown name |
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use std::path::Path;
 
 /// How much of a value a message shows, in bytes: enough to know it again.
 const SHOWN_BYTES_MAX: usize = 200;
@@ -107,6 +109,13 @@ pub fn shown_within(text: &str, bytes_max: usize) -> String {
     let kept = truncated(text, bytes_max);
     let shown = escaped(kept).replace('\t', "\\t");
     if kept.len() == text.len() { shown } else { format!("{shown}... ({} bytes)", text.len()) }
+}
+
+/// A path, fit for a message: harmless, and whole, so that it can be found.
+///
+/// Whoever made a file has chosen its name, line ends and all.
+pub fn path(path: &Path) -> String {
+    escape(path.as_os_str().as_encoded_bytes())
 }
 
 /// Hexadecimal digits, two for each byte, as sha256sum prints them.

@@ -2,7 +2,7 @@
 
 use super::Cli;
 use crate::text::shown;
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{CommandFactory as _, FromArgMatches as _};
 use std::ffi::OsString;
@@ -15,7 +15,9 @@ impl Cli {
     /// of a run before a subcommand, where they would have no effect (those of the log may stand on either side).
     pub fn read(arguments: &[OsString]) -> Result<Cli, clap::Error> {
         let mut command = Cli::command();
-        let matches = command.try_get_matches_from_mut(arguments).map_err(|error| name_bad_text(error, arguments))?;
+        let matches = command
+            .try_get_matches_from_mut(arguments)
+            .map_err(|error| explain_unknown(name_bad_text(error, arguments), &command, arguments))?;
         if let Some((name, _)) = matches.subcommand() {
             let given = |arg: &&clap::Arg| {
                 matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) && !arg.is_global_set()
@@ -48,6 +50,38 @@ fn name_bad_text(error: clap::Error, arguments: &[OsString]) -> clap::Error {
         ErrorKind::InvalidUtf8,
         format!("not UTF-8: {}; options and arguments of the guest must be text\n", bad.join("; ")),
     )
+}
+
+/// Says of an argument that clap doesn't know where it belongs. clap itself only knows flags with a similar name.
+fn explain_unknown(mut error: clap::Error, command: &clap::Command, arguments: &[OsString]) -> clap::Error {
+    let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return error };
+    if error.kind() != ErrorKind::UnknownArgument {
+        return error;
+    }
+    let unknown = unknown.clone();
+    let own = arguments.iter().skip(1).find_map(|argument| command.find_subcommand(argument));
+    let has = |command: &clap::Command, flag: &str| command.get_arguments().any(|arg| arg.get_long() == Some(flag));
+    let tip = match unknown.strip_prefix("--") {
+        Some(flag) => {
+            if own.is_some() && has(command, flag) {
+                format!("`{unknown}` is a flag of `dchost` without a subcommand")
+            } else if let Some(other) = command.get_subcommands().find(|other| has(other, flag)) {
+                format!("`{unknown}` is a flag of `dchost {}`", other.get_name())
+            } else if error.get(ContextKind::SuggestedArg).is_some() {
+                // Which says enough; arguments of the guest are not meant.
+                error.remove(ContextKind::Suggested);
+                return error;
+            } else {
+                format!("arguments of the component follow `--`, as in `-- {unknown}`")
+            }
+        }
+        None if !unknown.starts_with('-') && has(own.unwrap_or(command), "module") => {
+            "the component is given as `--module FILE`, and its own arguments follow `--`".to_owned()
+        }
+        None => return error,
+    };
+    error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![tip.into()]));
+    error
 }
 
 #[cfg(test)]
@@ -87,5 +121,24 @@ mod tests {
             assert!(error.contains(flag), "{error}");
         }
         assert!(read("dchost --module=m -- launch").is_ok(), "an argument of the guest is no subcommand");
+    }
+    #[test]
+    fn an_unknown_argument_is_told_where_it_belongs() {
+        let read = |line: &str| Cli::read(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
+        for (line, tip) in [
+            ("dchost hello.wasm", "tip: the component is given as `--module FILE`, and its own arguments follow `--`"),
+            ("dchost launch --workers 2 hello.wasm", "tip: the component is given as `--module FILE`"),
+            ("dchost --workers 3", "tip: `--workers` is a flag of `dchost launch`"),
+            ("dchost plan --workers=3", "tip: `--workers` is a flag of `dchost launch`"),
+            ("dchost launch --task worker:0", "tip: `--task` is a flag of `dchost` without a subcommand"),
+            ("dchost --module m --epochs 3", "tip: arguments of the component follow `--`, as in `-- --epochs`"),
+            ("dchost --modul m", "tip: a similar argument exists: '--module'"),
+        ] {
+            let error = read(line).expect_err("it is unknown").to_string();
+            assert!(error.contains(tip), "`{line}`: {error}");
+            assert_eq!(error.matches("tip:").count(), 1, "`{line}`: {error}");
+        }
+        let error = read("dchost inspect a b").expect_err("one too many").to_string();
+        assert!(!error.contains("tip:"), "{error}");
     }
 }

@@ -5,6 +5,7 @@ use crate::config::{self, Environment};
 use crate::exit::Exit;
 use crate::files::{Existing, Output};
 use crate::runtime::Engine;
+use crate::text;
 use anyhow::Context as _;
 use std::io::Write as _;
 
@@ -27,6 +28,6 @@ pub fn run(args: &cli::Compile, environment: &Environment) -> anyhow::Result<Exi
     // Whoever may write to it may run anything as whoever loads it.
     let output = Output { path: &args.output, mode: 0o644, existing: Existing::FileReplaced, synced: true };
     let written = output.write(|out| out.write_all(&code));
-    written.with_context(|| format!("can't write `{}`", args.output.display()))?;
+    written.with_context(|| format!("can't write `{}`", text::path(&args.output)))?;
     Ok(Exit::Done)
 }

@@ -1,12 +1,12 @@
 //! `dchost inspect`: what a file is and whether it would run, without running it.
 
-use super::print;
+use super::{print, print_json};
 use crate::cli::{self, InspectFormat};
 use crate::config::{self, Environment};
 use crate::coordinator::resolve::values::digest_text;
 use crate::exit::Exit;
 use crate::runtime::{Engine, FileKind, Inspection, Item};
-use crate::text::shown;
+use crate::text::{self, shown};
 use serde_json::{Value, json};
 use std::fmt::Write as _;
 use std::path::Path;
@@ -24,7 +24,7 @@ pub fn run(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Exi
         Err(error) => {
             if args.format == InspectFormat::Json {
                 let file = args.file.display().to_string();
-                print(&format!("{}\n", json!({"file": file, "kind": null, "error": format!("{error:#}")})))?;
+                print_json(&json!({"file": file, "kind": null, "error": format!("{error:#}")}))?;
             }
             return Err(error);
         }
@@ -33,7 +33,7 @@ pub fn run(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Exi
     // As a run says it.
     let why = refusal.as_ref().map(|error| format!("{error:#}"));
     match args.format {
-        InspectFormat::Json => print(&format!("{}\n", object(&args.file, &inspection, why.as_deref())))?,
+        InspectFormat::Json => print_json(&object(&args.file, &inspection, why.as_deref()))?,
         InspectFormat::Text => print(&text(&args.file, &inspection, why.as_deref()))?,
     }
     match refusal {
@@ -102,7 +102,7 @@ fn text(file: &Path, inspection: &Inspection, refusal: Option<&str>) -> String {
         FileKind::Damaged { reason } => format!("damaged wasm: {reason}"),
         FileKind::Other { what } => format!("no wasm but {what}"),
     };
-    let mut text = format!("{} is {kind}\n", shown(&file.display().to_string()));
+    let mut text = format!("{} is {kind}\n", shown(&text::path(file)));
     let mut row = |name: &str, value: String| {
         // Writing to a string can't fail, here and below.
         let _ = writeln!(text, "{name:<10}{value}");
@@ -114,7 +114,8 @@ fn text(file: &Path, inspection: &Inspection, refusal: Option<&str>) -> String {
             row("world", surface.world.map_or("none of dchost's", |world| world.as_str()).to_owned());
         }
         let kib = inspection.memory_bytes >> 10;
-        row("memory", format!("{kib} KiB declared, in {} core modules", inspection.core_modules));
+        let modules = inspection.core_modules;
+        row("memory", format!("{kib} KiB declared, in {modules} core module{}", if modules == 1 { "" } else { "s" }));
         let yes = |set: bool| if set { "yes" } else { "no" };
         row("names", format!("{}, debug information: {}", yes(inspection.names), yes(inspection.debug_info)));
         for producer in &inspection.producers {

@@ -17,8 +17,8 @@ use crate::coordinator::console::{LineFormat, ProgressMode, Screen, Stream, json
 use crate::coordinator::resolve::values::EndRule;
 use crate::coordinator::siblings::CLIENT;
 use crate::exit::Exit;
-use crate::files::{self, ReadError};
 use crate::handles::Level;
+use crate::runtime::LoadError;
 use anyhow::Context as _;
 use child::{Child, ChildCommand, Display};
 use layout::Layout;
@@ -76,15 +76,9 @@ pub enum LaunchError {
     /// Nobody would run worker_fn.
     #[error("a cluster without a chief and workers runs nothing, give --workers N with N of at least 1, or --chief")]
     NoRunner,
-    /// The module isn't there.
-    #[error("cannot read the module `{}` (--module)", .path.display())]
-    Module {
-        /// The path as given.
-        path: PathBuf,
-        /// Why not.
-        #[source]
-        source: ReadError,
-    },
+    /// The module isn't there, or can't be read.
+    #[error(transparent)]
+    Module(#[from] LoadError),
     /// No port to be had on loopback.
     #[error("cannot bind a port of 127.0.0.1 for {task}")]
     Bind {
@@ -95,7 +89,7 @@ pub enum LaunchError {
         source: io::Error,
     },
     /// A task's process, or a thread that looks after it, could not be started.
-    #[error("cannot start the process of {task} from `{}`", .program.display())]
+    #[error("cannot start the process of {task} from `{}`", crate::text::path(.program))]
     Start {
         /// The task.
         task: Task,
@@ -114,7 +108,8 @@ impl LaunchError {
     /// The exit code that the failure gives the process.
     pub fn exit(&self) -> Exit {
         match self {
-            LaunchError::NoRunner | LaunchError::Module { .. } => Exit::Refused,
+            LaunchError::NoRunner => Exit::Refused,
+            LaunchError::Module(error) => error.exit(),
             LaunchError::Bind { .. } => Exit::Bind,
             LaunchError::Start { .. } | LaunchError::Signals(_) => Exit::Files,
         }
@@ -204,7 +199,7 @@ fn run_on(
     }
     // One too far away for the clock is none.
     let deadline = options.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    check_module(options)?;
+    LoadError::check_readable(&options.module)?;
     let Layout { cluster, listeners } = Layout::bind(options)?;
     // Servers first: the client finds them all.
     let listeners = listeners.into_iter().map(|(task, listener)| (task, Some(listener)));
@@ -328,12 +323,6 @@ fn wait_for_output(
             return Some(Exit::Timeout);
         }
     }
-}
-
-fn check_module(options: &LaunchOptions) -> Result<(), LaunchError> {
-    let path = &options.module;
-    files::open(path).map_err(|source| LaunchError::Module { path: path.clone(), source })?;
-    Ok(())
 }
 
 /// The task whose process leads the job.

@@ -22,7 +22,8 @@ where
         1 => "info,dchost=debug",
         _ => "debug,dchost=trace",
     });
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false);
+    // An event that can't be written is lost: told where it was to go, that would panic.
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).log_internal_errors(false);
     // A log that was started already goes on as it is.
     let _ = match config.format {
         LogFormat::Text => {

@@ -3,6 +3,7 @@
 use super::print;
 use crate::cli;
 use crate::exit::Exit;
+use crate::text;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -140,25 +141,25 @@ pub enum NewError {
         name: String,
     },
     /// The path ends in nothing that could be a name.
-    #[error("`{}` has no last part to name the crate after; give one with --name", .dir.display())]
+    #[error("`{}` has no last part to name the crate after; give one with --name", crate::text::path(.dir))]
     NoName {
         /// The directory as given.
         dir: PathBuf,
     },
     /// There is something already.
-    #[error("`{}` isn't empty; nothing is written over, so give a new directory", .dir.display())]
+    #[error("`{}` isn't empty; nothing is written over, so give a new directory", crate::text::path(.dir))]
     NotEmpty {
         /// The directory as given.
         dir: PathBuf,
     },
     /// There is a file where the directory should be.
-    #[error("`{}` is a file, not a directory", .path.display())]
+    #[error("`{}` is a file, not a directory", crate::text::path(.path))]
     NotADirectory {
         /// The path as given.
         path: PathBuf,
     },
     /// The file system refuses.
-    #[error("can't {action} `{}`", .path.display())]
+    #[error("can't {action} `{}`", crate::text::path(.path))]
     Io {
         /// What was tried.
         action: &'static str,
@@ -189,19 +190,10 @@ impl NewError {
 /// # Errors
 /// Standard output can't be written. A refusal is shown on standard error and is an exit code.
 pub fn run(args: &cli::New) -> anyhow::Result<Exit> {
-    let created = crate_name(&args.path, args.name.as_deref())
-        .and_then(|name| create(&args.path, &name, SdkSource::detect()).map(|files| (name, files)));
-    match created {
-        Ok((name, files)) => {
-            print(&report(&args.path, &name, &files))?;
-            Ok(Exit::Done)
-        }
-        Err(error) => {
-            let exit = error.exit();
-            eprintln!("error: {:#}", anyhow::Error::from(error));
-            Ok(exit)
-        }
-    }
+    let name = crate_name(&args.path, args.name.as_deref())?;
+    let files = create(&args.path, &name, SdkSource::detect())?;
+    print(&report(&args.path, &name, &files))?;
+    Ok(Exit::Done)
 }
 
 /// Writes a crate called `name` into `dir`, which must not exist or be empty; returns the files, relative to `dir`.
@@ -286,8 +278,8 @@ fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) 
 }
 
 fn report(dir: &Path, name: &str, files: &[PathBuf]) -> String {
-    let files: String = files.iter().map(|file| format!("  {}\n", dir.join(file).display())).collect();
-    let (dir, wasm) = (dir.display(), name.replace('-', "_"));
+    let files: String = files.iter().map(|file| format!("  {}\n", text::path(&dir.join(file)))).collect();
+    let (dir, wasm) = (text::path(dir), name.replace('-', "_"));
     format!(
         "wrote `{name}`:\n{files}next:\n  cd {dir}\n  cargo test\n  cargo build --profile guest --target wasm32-wasip2\n  \
          dchost launch --workers 3 --ps 1 --module target/wasm32-wasip2/guest/{wasm}.wasm\n"

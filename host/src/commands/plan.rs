@@ -1,7 +1,7 @@
 //! `dchost plan`: prints what would run, without running it.
 
-use super::print;
 use super::table::aligned;
+use super::{print, print_json};
 use crate::cli::{self, PlanFormat};
 use crate::config::{self, Environment};
 use crate::coordinator::plan::Plan;
@@ -22,13 +22,13 @@ pub fn run(args: &cli::Plan, environment: &Environment) -> anyhow::Result<Exit> 
                 tracing::warn!("{warning}");
             }
             match format {
-                PlanFormat::Json => print(&format!("{}\n", json_plan(&resolved.plan)))?,
+                PlanFormat::Json => print_json(&json_plan(&resolved.plan))?,
                 PlanFormat::Table => print(&table(&resolved.plan))?,
             }
             Ok(Exit::Done)
         }
         (Err(faults), PlanFormat::Json) => {
-            print(&format!("{}\n", json_error(&faults.to_string())))?;
+            print_json(&json_error(&faults.to_string()))?;
             Ok(Exit::Refused)
         }
         (Err(faults), PlanFormat::Table) => Err(faults.into()),
@@ -45,7 +45,7 @@ pub fn print_usage_error(arguments: &[OsString], error: &clap::Error) -> bool {
     // Flags of the log may stand before it; none of their values is its name.
     let is_plan = arguments.iter().any(|argument| argument == "plan");
     let wanted = json && is_plan && error.use_stderr();
-    wanted && print(&format!("{}\n", json_error(error.to_string().trim_end()))).is_ok()
+    wanted && print_json(&json_error(error.to_string().trim_end())).is_ok()
 }
 
 /// The plan as an object: `server` (or null), `runs`, and `error` null.

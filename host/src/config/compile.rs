@@ -6,6 +6,7 @@ use crate::cli;
 use crate::coordinator::resolve::{Fault, Faults};
 use crate::files;
 use crate::runtime::EngineOptions;
+use crate::text;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -44,7 +45,7 @@ pub fn compile(args: &cli::Compile, environment: &Environment) -> Result<Compile
 /// file is, and the component itself is worth more than its code.
 fn check_output(component: &Path, output: &Path) -> Option<Fault> {
     let fault = |what: String, mend: &str| Some(Fault::new("`--output`", what, mend));
-    let shown = output.display();
+    let shown = text::path(output);
     match fs::symlink_metadata(output) {
         Ok(there) if !there.is_file() => {
             let what = format!("`{shown}` is {}, and only a file is replaced", files::kind(there.file_type()));
@@ -57,7 +58,7 @@ fn check_output(component: &Path, output: &Path) -> Option<Fault> {
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let dir = output.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
-            let what = || format!("`{shown}` can't be written: `{}` is no directory", dir.display());
+            let what = || format!("`{shown}` can't be written: `{}` is no directory", text::path(dir));
             if dir.is_dir() { None } else { fault(what(), "make it") }
         }
         Err(error) => fault(format!("`{shown}` can't be written: {error}"), ""),

@@ -3,13 +3,16 @@
 use super::{KEYS, twin};
 use crate::coordinator::resolve::{Fault, values};
 use crate::files::{self, ReadError};
-use crate::text::{LIKENESS_MIN, nearest, shown};
+use crate::text::{self, LIKENESS_MIN, nearest, shown};
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 /// The largest file that is read, in bytes: a cluster of 10,000 tasks takes less than 1 MiB.
 const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Unknown keys of a file that are told: whoever mistakes another file for it needs no more.
+const UNKNOWN_KEYS_MAX: usize = 20;
 
 /// Settings that can't stand in a file, because they are needed before it is read.
 const NOT_IN_FILE: [&str; 2] = ["log-format", "verbose"];
@@ -27,7 +30,7 @@ impl ConfigFile {
     /// It can't be read, is no TOML, or has unknown keys.
     pub(super) fn read(place: &str, path: &Path) -> Result<Self, Vec<Fault>> {
         let text = read_text(path).map_err(|error| {
-            let what = format!("can't read the file `{}`: {error}", path.display());
+            let what = format!("can't read the file `{}`: {error}", text::path(path));
             vec![Fault::new(place, what, "give a TOML file")]
         })?;
         ConfigFile::parse(path, &text)
@@ -38,13 +41,16 @@ impl ConfigFile {
     /// # Errors
     /// It is no TOML, or has unknown keys.
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, Vec<Fault>> {
-        let place = format!("`{}`", path.display());
+        let place = format!("`{}`", text::path(path));
         let table: Table = text.parse().map_err(|error: toml::de::Error| {
             let line = error.span().map_or(1, |span| line_at(text, span.start));
             vec![Fault::new(&place, format!("is no TOML: {} in line {line}", error.message().trim()), "")]
         })?;
-        let unknown = table.keys().filter(|key| !KEYS.contains(&key.as_str()) || NOT_IN_FILE.contains(&key.as_str()));
-        let faults: Vec<_> = unknown
+        let is_unknown = |key: &&String| !KEYS.contains(&key.as_str()) || NOT_IN_FILE.contains(&key.as_str());
+        let unknown: Vec<_> = table.keys().filter(is_unknown).collect();
+        let mut faults: Vec<_> = unknown
+            .iter()
+            .take(UNKNOWN_KEYS_MAX)
             .map(|key| {
                 if NOT_IN_FILE.contains(&key.as_str()) {
                     let mend = format!("give --{key} or {}", twin(key));
@@ -55,6 +61,9 @@ impl ConfigFile {
                 Fault::new(&place, what, near.unwrap_or_else(|| "keys are named as the flags are".to_owned()))
             })
             .collect();
+        if let Some(more @ 1..) = unknown.len().checked_sub(UNKNOWN_KEYS_MAX) {
+            faults.push(Fault::new(&place, format!("and {more} more unknown keys"), "is it a file of dchost's?"));
+        }
         if faults.is_empty() { Ok(ConfigFile { path: path.to_owned(), table }) } else { Err(faults) }
     }
 
@@ -105,7 +114,7 @@ impl ConfigFile {
     }
 
     fn fault(&self, key: &str, what: String) -> Fault {
-        Fault::new(format!("`{key}` in `{}`", self.path.display()), what, "")
+        Fault::new(format!("`{key}` in `{}`", text::path(&self.path)), what, "")
     }
 }
 
@@ -126,4 +135,17 @@ pub(super) fn read_text(path: &Path) -> Result<String, ReadError> {
         return Err(std::io::Error::other(format!("larger than {}", values::size_text(FILE_BYTES_MAX))).into());
     }
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_unknown_keys_some_are_told() {
+        let text: String = (0..100_000).map(|key| format!("key-{key} = 1\n")).collect();
+        let faults = ConfigFile::parse(Path::new("other.toml"), &text).err().unwrap();
+        assert_eq!(faults.len(), UNKNOWN_KEYS_MAX + 1);
+        assert!(faults[UNKNOWN_KEYS_MAX].to_string().contains("99980 more unknown keys"));
+    }
 }

@@ -5,7 +5,7 @@ use super::file::{ConfigFile, read_text};
 use super::twin;
 use crate::coordinator::resolve::values::{self, EnvGrant, ValueError};
 use crate::coordinator::resolve::{Cache, ClusterText, Fault, Origin, Setting};
-use crate::text::shown;
+use crate::text::{self, shown};
 use std::path::{Path, PathBuf};
 
 /// Reads settings from their layers, and collects what is wrong.
@@ -155,7 +155,7 @@ impl<'a> Reader<'a> {
         match read_text(&file) {
             Ok(json) => Some(Setting { value: ClusterText { json, file: Some(file) }, origin }),
             Err(error) => {
-                let shown = file.display();
+                let shown = text::path(&file);
                 let what = format!("`{shown}` is neither JSON, which begins with a brace, nor a file to read: {error}");
                 self.faults.push(Fault::new(origin.place("cluster"), what, "write {\"worker\":[\"a:2222\"]}"));
                 None

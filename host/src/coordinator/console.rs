@@ -7,11 +7,13 @@
 
 mod event;
 mod line;
+mod patient;
 mod progress;
 mod screen;
 
 pub use event::{EVENT_BYTE, Event};
 pub use line::json_line;
+pub use patient::Patient;
 pub use progress::{Progress, ProgressView};
 pub use screen::{LostOutput, ProgressMode, Screen, Stream};
 
@@ -242,7 +244,7 @@ impl LogOutput {
 /// Writes one log line; made by [`LogOutput`].
 pub enum LogOutputWriter {
     /// No console is attached yet.
-    Stderr(io::Stderr),
+    Stderr(Patient<io::Stderr>),
     /// Through the console.
     Console(LogWriter),
 }
@@ -268,7 +270,7 @@ impl<'a> tracing_subscriber::fmt::MakeWriter<'a> for LogOutput {
 
     fn make_writer(&'a self) -> LogOutputWriter {
         match self.console.get() {
-            None => LogOutputWriter::Stderr(io::stderr()),
+            None => LogOutputWriter::Stderr(Patient(io::stderr())),
             Some(console) => LogOutputWriter::Console(console.log_writer()),
         }
     }

@@ -56,6 +56,7 @@ pub fn of_run(report: &RunReport, interrupted: Option<(Exit, Error)>) -> Outcome
         }
         RunEnd::Limit { message, .. } => return Outcome::failed(Exit::Limit, message.clone()),
         RunEnd::Refused { message } => return Outcome::failed(Exit::Refused, message.clone()),
+        RunEnd::NoRoom { message } => return Outcome::failed(Exit::Files, message.clone()),
         RunEnd::HostBug { message } => return Outcome::failed(Exit::Bug, message.clone()),
     };
     let failure = interrupted.or_else(|| {
@@ -126,6 +127,7 @@ mod tests {
             (RunEnd::GuestExit { ok: false, code: None }, Exit::WorkerError),
             (trap, Exit::Trap),
             (RunEnd::Refused { message: String::new() }, Exit::Refused),
+            (RunEnd::NoRoom { message: String::new() }, Exit::Files),
             (RunEnd::HostBug { message: String::new() }, Exit::Bug),
         ] {
             let outcome = of_run(&report(end.clone(), None), None);

@@ -34,7 +34,7 @@ use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::coordinator::plan::{Plan, PlanError, PlanInput, plan};
 use crate::runtime::{EngineOptions, Limits};
 use crate::server::guard::check_container;
-use crate::text::{LIKENESS_MIN, did_you_mean, nearest, shown};
+use crate::text::{self, LIKENESS_MIN, did_you_mean, nearest, shown};
 use json::Addresses;
 use serde_json::Value;
 use std::path::PathBuf;
@@ -348,7 +348,7 @@ impl Resolver<'_> {
         let mut argument = None;
         if let Some(Setting { value: text, origin }) = &self.settings.cluster {
             let place = match &text.file {
-                Some(file) => format!("{}, file `{}`", origin.place("cluster"), file.display()),
+                Some(file) => format!("{}, file `{}`", origin.place("cluster"), text::path(file)),
                 None => origin.place("cluster"),
             };
             match json::parse(&place, &text.json) {

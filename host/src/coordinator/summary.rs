@@ -27,7 +27,7 @@ const QUEUED_LINES_MAX: usize = 4096;
 
 /// The summary file could not be written; the process exits with 74.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot write summaries to `{}` (--summary-dir)", .path.display())]
+#[error("cannot write summaries to `{}` (--summary-dir)", crate::text::path(.path))]
 pub struct SummaryError {
     /// The file or directory.
     pub path: PathBuf,

@@ -69,7 +69,7 @@ impl Lifetime {
         let why = match (&row.refusal, &row.probe_error) {
             (Some(refusal), _) => format!("it was refused: {refusal}"),
             (None, Some(error)) => error.clone(),
-            (None, None) => "it was not dialled".to_owned(),
+            (None, None) => "nothing was heard of it, is it started?".to_owned(),
         };
         let message = if row.state == TaskState::NeverSeen {
             let after = humantime::format_duration(self.options.connect_timeout);

@@ -2,6 +2,7 @@
 
 use super::precompiled::distrust;
 use crate::files::{self, BEGUN, Existing, Output};
+use crate::text;
 use std::fs::{self, DirBuilder};
 use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
@@ -38,7 +39,7 @@ impl Cache {
     }
 
     fn warn(&self, error: &io::Error) {
-        tracing::warn!("compile cache `{}` can't be used, compiling without it: {error}", self.dir.display());
+        tracing::warn!("compile cache `{}` can't be used, compiling without it: {error}", text::path(&self.dir));
     }
 
     /// The bytes kept under `key`, if they are no more than `bytes_max`. They may be damaged.
@@ -83,14 +84,15 @@ impl Cache {
             })
             .collect();
         kept.sort();
-        let mut bytes: u64 = kept.iter().map(|(_, bytes, _)| bytes).sum();
+        // Sparse files may claim more than there is.
+        let mut bytes = kept.iter().fold(0, |sum: u64, (_, bytes, _)| sum.saturating_add(*bytes));
         for (_, size, path) in kept {
             if bytes <= bytes_max {
                 return;
             }
             // Another process may have removed it.
             let _ = fs::remove_file(path);
-            bytes -= size;
+            bytes = bytes.saturating_sub(size);
         }
     }
 

@@ -12,8 +12,9 @@ use super::limits::mib;
 use super::state::State;
 use super::watch::RunWatch;
 use crate::files::{Existing, Output};
-use crate::text::truncated;
+use crate::text::{self, truncated};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -36,14 +37,15 @@ pub(super) fn leave(dir: &Path, store: &mut Store<State>, error: &wasmtime::Erro
     let path = dir.join(file_name(store.data()));
     // What wasmtime's functions meet in a store that trapped is the guest's making; it must not cost more than the dump.
     let output = Output { path: &path, mode: 0o600, existing: Existing::Stays, synced: false };
-    let written =
-        catch_unwind(AssertUnwindSafe(|| output.write(|out| encode(&mut Wanted { out, watch }, store, dump, name))))
-            .unwrap_or_else(|panic| Err(io::Error::other(panic_text(&*panic))));
+    let written = catch_unwind(AssertUnwindSafe(|| {
+        output.write(|out| encode(&mut Wanted { out, watch }, store, dump, name, watch))
+    }))
+    .unwrap_or_else(|panic| Err(io::Error::other(panic_text(&*panic))));
     match written {
         Ok(bytes) => {
-            tracing::info!("core dump `{}` written, {}; it holds the component's data", path.display(), mib(bytes))
+            tracing::info!("core dump `{}` written, {}; it holds the component's data", text::path(&path), mib(bytes))
         }
-        Err(error) => tracing::warn!("no core dump: `{}` can't be written: {error}", path.display()),
+        Err(error) => tracing::warn!("no core dump: `{}` can't be written: {error}", text::path(&path)),
     }
 }
 
@@ -55,15 +57,17 @@ struct Wanted<'a, W> {
 
 impl<W: Write> Write for Wanted<'_, W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.watch.is_dump_given_up() {
-            return Err(io::Error::other("the process has to end"));
-        }
+        check_wanted(self.watch)?;
         self.out.write(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
+}
+
+fn check_wanted(watch: &RunWatch) -> io::Result<()> {
+    if watch.is_dump_given_up() { Err(io::Error::other("the process has to end")) } else { Ok(()) }
 }
 
 /// A name of what the host knows, new in each run: `worker-0-attempt1-1764556800123456789-4711-0.coredump`.
@@ -77,14 +81,20 @@ fn file_name(state: &State) -> String {
 }
 
 /// Writes the module.
-fn encode(out: &mut impl Write, store: &mut Store<State>, dump: &WasmCoreDump, name: &str) -> io::Result<()> {
+fn encode(
+    out: &mut impl Write,
+    store: &mut Store<State>,
+    dump: &WasmCoreDump,
+    name: &str,
+    watch: &RunWatch,
+) -> io::Result<()> {
     out.write_all(b"\0asm\x01\0\0\0")?;
     let mut core = vec![0];
     text(&mut core, name);
     custom(out, "core", &core)?;
     section(out, 5, &memories(store, dump))?;
     section(out, 6, &globals(store, dump))?;
-    data(out, store, dump)?;
+    data(out, store, dump, watch)?;
     custom(out, "coremodules", &modules(dump))?;
     let (instances, modules) = instances(store, dump);
     custom(out, "coreinstances", &instances)?;
@@ -138,28 +148,40 @@ fn globals(store: &mut Store<State>, dump: &WasmCoreDump) -> Vec<u8> {
     body
 }
 
-/// Writes what the memories held, twice gone through: the section's size comes first.
-fn data(out: &mut impl Write, store: &Store<State>, dump: &WasmCoreDump) -> io::Result<()> {
-    let segments = || {
-        dump.memories().iter().enumerate().flat_map(|(index, memory)| {
-            let chunks = memory.data(store).chunks(CHUNK_BYTES).enumerate();
-            chunks.filter_map(move |(chunk, bytes)| {
-                let first = bytes.iter().position(|&byte| byte != 0)?;
-                let end = bytes.iter().rposition(|&byte| byte != 0)? + 1;
-                Some((segment_head(index, chunk * CHUNK_BYTES + first, end - first), &bytes[first..end]))
-            })
-        })
-    };
+/// Writes what the memories held, which is looked for first: the section's size comes before it.
+fn data(out: &mut impl Write, store: &Store<State>, dump: &WasmCoreDump, watch: &RunWatch) -> io::Result<()> {
+    let segments = segments(store, dump, watch)?;
+    let head = |&(memory, ref range): &(usize, Range<usize>)| segment_head(memory, range.start, range.len());
     let mut number = Vec::new();
-    count(&mut number, segments().count());
-    let size = segments().map(|(head, bytes)| head.len() + bytes.len()).sum::<usize>() + number.len();
+    count(&mut number, segments.len());
+    let size = segments.iter().map(|segment| head(segment).len() + segment.1.len()).sum::<usize>() + number.len();
     section_head(out, 11, size)?;
     out.write_all(&number)?;
-    for (head, bytes) in segments() {
-        out.write_all(&head)?;
-        out.write_all(bytes)?;
+    for segment in &segments {
+        out.write_all(&head(segment))?;
+        out.write_all(&dump.memories()[segment.0].data(store)[segment.1.clone()])?;
     }
     Ok(())
+}
+
+/// Finds what isn't zero: the memory, and where in it. Nothing is written meanwhile, so that it asks whether the dump is wanted.
+fn segments(store: &Store<State>, dump: &WasmCoreDump, watch: &RunWatch) -> io::Result<Vec<(usize, Range<usize>)>> {
+    static ZEROS: [u8; CHUNK_BYTES] = [0; CHUNK_BYTES];
+    let mut segments = Vec::new();
+    for (index, memory) in dump.memories().iter().enumerate() {
+        for (chunk, bytes) in memory.data(store).chunks(CHUNK_BYTES).enumerate() {
+            check_wanted(watch)?;
+            // As a whole first: most chunks of a large memory are often all zeros, and byte by byte takes long.
+            if bytes == &ZEROS[..bytes.len()] {
+                continue;
+            }
+            let is_data = |&byte: &u8| byte != 0;
+            if let (Some(first), Some(last)) = (bytes.iter().position(is_data), bytes.iter().rposition(is_data)) {
+                segments.push((index, chunk * CHUNK_BYTES + first..chunk * CHUNK_BYTES + last + 1));
+            }
+        }
+    }
+    Ok(segments)
 }
 
 /// An active segment of a memory, up to its bytes. Memories are 32-bit: others aren't offered.

@@ -6,7 +6,7 @@ use super::limits::Limits;
 use super::load::{self, LoadError, Module};
 use super::precompiled::is_sealed;
 use super::sniff::{Sniffed, sniff};
-use crate::text::shown;
+use crate::text::{self, shown};
 use sha2::{Digest, Sha256};
 use std::path::Path;
 use wasmparser::{BinaryReader, Parser, Payload, ProducersSectionReader};
@@ -107,7 +107,7 @@ impl Engine {
     /// As [`Engine::load`].
     pub async fn inspect(&self, path: &Path, limits: &Limits) -> Result<Inspection, LoadError> {
         let (bytes, metadata) = load::read_on_thread(self, path).await?;
-        let (shown, timeout) = (path.display().to_string(), self.inner.options.compile_timeout);
+        let (shown, timeout) = (text::path(path), self.inner.options.compile_timeout);
         let told = bytes.clone();
         let parts = load::on_thread("dchost-inspect", &shown, move || parts(&told));
         let parts = tokio::time::timeout(timeout, parts).await;

@@ -13,7 +13,7 @@ use super::precompiled::{Flaw, distrust, is_sealed};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
 use crate::files::{self, ReadError};
-use crate::text::{escaped, nearest, truncated};
+use crate::text::{self, escaped, nearest, truncated};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::fmt;
@@ -120,7 +120,7 @@ pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadErr
 /// As [`load`].
 pub(super) async fn read_on_thread(engine: &Engine, path: &Path) -> Result<(Bytes, Metadata), LoadError> {
     let (limit_bytes, file) = (file_bytes_max(engine), path.to_owned());
-    on_thread("dchost-read", &path.display().to_string(), move || read(&file, limit_bytes)).await?
+    on_thread("dchost-read", &text::path(path), move || read(&file, limit_bytes)).await?
 }
 
 /// The largest file that is read, in bytes: before it is read nobody knows whether it is code, which is larger than the
@@ -141,7 +141,7 @@ pub(super) async fn load_read(
     bytes: Bytes,
     metadata: Metadata,
 ) -> Result<Module, LoadError> {
-    let shown = path.display().to_string();
+    let shown = text::path(path);
     let name = path.file_name().map_or_else(|| shown.clone(), |name| name.to_string_lossy().into_owned());
     compile(engine, shown, name, bytes, Some(metadata)).await
 }
@@ -162,7 +162,7 @@ pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Res
 pub(super) async fn precompile(engine: &Engine, path: &Path) -> Result<Vec<u8>, LoadError> {
     let (bytes, metadata) = read_on_thread(engine, path).await?;
     if is_sealed(&bytes) {
-        return Err(LoadError::AlreadyCompiled { path: path.display().to_string() });
+        return Err(LoadError::AlreadyCompiled { path: text::path(path) });
     }
     let inner = load_read(engine, path, bytes, metadata).await?.inner;
     let component = inner.pre.instance_pre().component();
@@ -179,15 +179,32 @@ fn read(path: &Path, limit_bytes: u64) -> Result<(Bytes, Metadata), LoadError> {
         let (file, metadata) = files::open(path)?;
         Ok((files::read(&file, &metadata, limit_bytes)?.into(), metadata))
     };
-    let shown = path.display().to_string();
-    read().map_err(|error| match error {
+    read().map_err(|error| unread(path, error))
+}
+
+/// Why a file could not be read, with a name that may have been meant.
+fn unread(path: &Path, error: ReadError) -> LoadError {
+    let shown = text::path(path);
+    match error {
         ReadError::NotAFile { kind } => LoadError::NotAFile { path: shown, kind },
-        ReadError::TooLarge { size_bytes, .. } => LoadError::TooLarge { path: shown, size_bytes, limit_bytes },
+        ReadError::TooLarge { size_bytes, bytes_max } => {
+            LoadError::TooLarge { path: shown, size_bytes, limit_bytes: bytes_max }
+        }
         ReadError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
             LoadError::Missing { path: shown, suggestion: suggest(path) }
         }
         ReadError::Io(source) => LoadError::Unreadable { path: shown, source },
-    })
+    }
+}
+
+impl LoadError {
+    /// Checks that a file can be opened for reading, in the words of a run that can't. What it holds is not looked at.
+    ///
+    /// # Errors
+    /// [`LoadError::Missing`], [`LoadError::Unreadable`], [`LoadError::NotAFile`].
+    pub fn check_readable(path: &Path) -> Result<(), LoadError> {
+        files::open(path).map(drop).map_err(|error| unread(path, error))
+    }
 }
 
 /// The file beside `path` whose name is most like its own.
@@ -198,7 +215,7 @@ fn suggest(path: &Path) -> Option<String> {
     let entries = std::fs::read_dir(dir).ok()?.take(SUGGESTION_ENTRIES_MAX);
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let near = nearest(wanted, names, SUGGESTION_LIKENESS_MIN)?;
-    Some(path.with_file_name(near).display().to_string())
+    Some(text::path(&path.with_file_name(near)))
 }
 
 /// Checks, compiles and links on a thread of its own: a hostile component must not hold an executor, and its thread must

@@ -15,6 +15,7 @@ use super::watch::RunWatch;
 use crate::error::Error;
 use crate::handles::Handles;
 use crate::text::{escape_block, truncated, with_lines};
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use wasmtime::component::{ResourceTable, ResourceTableError};
-use wasmtime::{Store, Trap, UpdateDeadline};
+use wasmtime::{Store, Trap, UpdateDeadline, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 /// Longest message of a failed `worker_fn` that is kept, in bytes.
@@ -81,6 +82,11 @@ pub enum RunEnd {
     /// The run did not begin: its grants or its declared sizes can't be met.
     Refused {
         /// What, why and how to mend it.
+        message: String,
+    },
+    /// The run did not begin: the system has no memory, or nothing else that it takes, left for it.
+    NoRoom {
+        /// What the system said, and how to mend it.
         message: String,
     },
     /// A bug in dchost: a host function panicked.
@@ -274,9 +280,21 @@ async fn call(
     pre: &super::bindings::WorkerPre<State>,
     store: &mut Store<State>,
 ) -> wasmtime::Result<Result<(), String>> {
-    let worker = pre.instantiate_async(&mut *store).await?;
+    let worker = pre.instantiate_async(&mut *store).await.map_err(no_room)?;
     store.data_mut().limiter.instantiated();
     worker.dchost_worker_entry().call_run(&mut *store).await
+}
+
+/// The system refused what an instance takes; its text is the whole chain's.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct NoRoom(String);
+
+/// Tells an instantiation that the system refused from a trap of a start function: wasmtime gives both as an error.
+fn no_room(error: wasmtime::Error) -> wasmtime::Error {
+    let is_system = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>() || cause.is::<Errno>();
+    let guest_ran = error.downcast_ref::<WasmBacktrace>().is_some();
+    if !guest_ran && error.chain().any(is_system) { NoRoom(trap::cause(&error)).into() } else { error }
 }
 
 /// Tells what came out of a call; an error's first match counts, the most specific first.
@@ -292,6 +310,14 @@ fn end(outcome: &wasmtime::Result<Result<(), String>>, state: &State, watch: &Ru
         // 1 is what WASI 0.2 makes of any failure, so it isn't the guest's own number.
         let code = u8::try_from(code).ok().filter(|&code| code != 1);
         return RunEnd::GuestExit { ok: code == Some(0), code };
+    }
+    if let Some(NoRoom(why)) = error.downcast_ref() {
+        let message = format!(
+            "no room on this machine to start the component: {}; free memory, or lift limits that count it (`ulimit -v`, \
+             `ulimit -f`)",
+            escape_block(why)
+        );
+        return RunEnd::NoRoom { message };
     }
     let report = || trap::report(error, &output.tail());
     if let Some(message) = watch.host_bug() {

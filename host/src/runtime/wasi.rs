@@ -16,6 +16,7 @@ pub(super) use network::Network;
 use super::output::{Output, Stream};
 use super::run::GuestOptions;
 use super::state::State;
+use crate::text;
 use std::sync::Arc;
 use wasmtime::component::{HasData, Linker, ResourceTable};
 use wasmtime_wasi::cli::{WasiCli, WasiCliView as _};
@@ -56,7 +57,7 @@ pub(super) fn context(
     for grant in &options.dirs {
         let permissions = if grant.read_only { FsPerms::ReadOnly } else { FsPerms::ReadWrite };
         wasi.preopened_dir(&grant.host, &grant.guest, permissions)
-            .map_err(|error| format!("can't open directory `{}` of `--dir`: {error:#}", grant.host.display()))?;
+            .map_err(|error| format!("can't open directory `{}` of `--dir`: {error:#}", text::path(&grant.host)))?;
     }
     Ok(wasi.build())
 }

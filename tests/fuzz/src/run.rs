@@ -91,7 +91,9 @@ fn check(report: &RunReport) {
     assert!(report.memory_bytes_peak <= MEMORY_BYTES_MAX, "the guest had {} bytes", report.memory_bytes_peak);
     match &report.end {
         RunEnd::Done | RunEnd::GuestExit { .. } => {}
-        RunEnd::WorkerError { message } | RunEnd::Refused { message } => check_block(message, REPORT_BYTES_MAX),
+        RunEnd::WorkerError { message } | RunEnd::Refused { message } | RunEnd::NoRoom { message } => {
+            check_block(message, REPORT_BYTES_MAX)
+        }
         RunEnd::Trap { kind, report } => {
             check_line(kind, REPORT_BYTES_MAX);
             check_block(report, REPORT_BYTES_MAX);

@@ -154,6 +154,57 @@ fn standard_output_that_cannot_be_written_is_74() -> Result<()> {
     Ok(())
 }
 
+/// Aim: who doesn't read dchost's log has the same run. Method: a full device and a reader that has gone as standard error, and
+/// a variable that is warned of wherever settings are read.
+#[test]
+fn standard_error_that_cannot_be_written_changes_nothing() -> Result<()> {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").context("open the full device");
+    let gone = || std::io::pipe().map(|(_, writer)| writer).context("make a pipe");
+    let hello = dchost_tests::guest("hello")?.display().to_string();
+    let cases: [&[&str]; 4] = [
+        &["--module", &hello],
+        &["launch", "--workers", "2", "--module", &hello],
+        &["plan", "--module", &hello],
+        &["inspect", &hello],
+    ];
+    for args in cases {
+        let run = |stdout: Stdio, stderr: Stdio| -> Result<Option<i32>> {
+            let mut command = std::process::Command::new(dchost_tests::dchost()?);
+            command.args(args).env("DCHOST_MAX_MEMROY", "1GiB").stdin(Stdio::null()).stdout(stdout).stderr(stderr);
+            Ok(command.status().context("run dchost")?.code())
+        };
+        assert_eq!(run(Stdio::null(), full()?.into())?, Some(0), "{args:?}");
+        assert_eq!(run(Stdio::null(), gone()?.into())?, Some(0), "{args:?}");
+        assert_eq!(run(full()?.into(), full()?.into())?, Some(74), "{args:?}");
+    }
+    Ok(())
+}
+
+/// Aim: that a process runs into a limit of the system is told as that. Method: few descriptors, no memory to reserve, and no
+/// files at all, memory that is shared as a file included.
+#[test]
+fn a_limit_of_the_system_is_74_and_no_crash() -> Result<()> {
+    let dir = tempfile::tempdir().context("make a directory")?;
+    let out = dir.path().join("out");
+    let hello = dchost_tests::guest("hello")?.display().to_string();
+    let few = (4..8).map(|descriptors| (format!("-n {descriptors}"), vec!["--module", &hello]));
+    let limits = few.chain([
+        ("-v 3000000".to_owned(), vec!["--module", &hello]),
+        ("-f 0".to_owned(), vec!["--no-cache", "--module", &hello]),
+        ("-f 0".to_owned(), vec!["--help"]),
+    ]);
+    for (limit, args) in limits {
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &format!("ulimit {limit}; exec \"$@\""), "sh"]).arg(dchost_tests::dchost()?).args(&args);
+        let stdout = std::fs::File::create(&out).context("make a file")?;
+        let output = command.stdin(Stdio::null()).stdout(stdout).output().context("run sh")?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(74), "{limit}, {args:?}: {stderr}");
+        assert!(stderr.contains("error: ") && !stderr.contains("panicked"), "{limit}, {args:?}: {stderr}");
+    }
+    Ok(())
+}
+
 /// More than a pipe holds, and less than what dchost holds for its reader: the guest ends although nobody reads.
 const LINES: usize = 100_000;
 
@@ -175,6 +226,27 @@ fn output_that_nobody_reads_keeps_a_process_until_it_has_to_end() -> Result<()> 
     for args in [&["--timeout", "5s"][..], &["launch", "--workers", "2", "--timeout", "5s"]] {
         let code = code_of(&mut prints_much(args)?)?;
         assert_eq!(code, Some(124), "{args:?}: without a reader nothing but the clock ends it");
+    }
+    Ok(())
+}
+
+/// Aim: a pipe that another process has made non-blocking loses nothing. Method: such a pipe, not read before it is full.
+#[test]
+fn output_to_a_pipe_that_does_not_block_is_all_there() -> Result<()> {
+    for args in [&[][..], &["launch", "--workers", "2"]] {
+        let (reader, writer) = std::io::pipe().context("make a pipe")?;
+        rustix::io::ioctl_fionbio(&writer, true).context("make it non-blocking")?;
+        let mut command = std::process::Command::new(dchost_tests::dchost()?);
+        command.args(args).arg("--module").arg(dchost_tests::guest("prints")?).args(["--", "0", "20000"]);
+        let mut child =
+            command.stdin(Stdio::null()).stdout(writer).stderr(Stdio::null()).spawn().context("run dchost")?;
+        drop(command);
+        dchost_tests::wait_until("the pipe is full", PATIENCE, || {
+            rustix::io::ioctl_fionread(&reader).is_ok_and(|bytes| bytes > 60_000)
+        })?;
+        let lines: Vec<_> = BufReader::new(reader).lines().collect::<std::io::Result<_>>().context("read")?;
+        let last = lines.iter().filter(|line| line.ends_with("line 19999")).count();
+        assert_eq!((last, child.wait().context("wait")?.code()), (if args.is_empty() { 1 } else { 2 }, Some(0)));
     }
     Ok(())
 }
@@ -255,5 +327,22 @@ fn a_limit_on_the_size_of_files_ends_no_process() -> Result<()> {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(3), "{stderr}");
     assert!(stderr.contains("loss is NaN") && stderr.contains("coredump"), "{stderr}");
+    Ok(())
+}
+
+/// Aim: a system that has no room for the component's memory is told as that, and is no trap of the component's. Method: the
+/// file in memory that a component's data are mapped from counts as a file for the limit on their size.
+#[test]
+fn a_machine_without_room_for_the_component_is_74_and_no_trap() -> Result<()> {
+    let output = std::process::Command::new("sh")
+        .args(["-c", "ulimit -f 1; exec \"$@\"", "sh"])
+        .arg(dchost_tests::dchost()?)
+        .args(["--no-cache", "--module"])
+        .arg(dchost_tests::guest("hello")?)
+        .output()
+        .context("run sh")?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(74), "{stderr}");
+    assert!(stderr.contains("no room on this machine") && !stderr.contains("trapped"), "{stderr}");
     Ok(())
 }

@@ -260,3 +260,32 @@ fn a_component_of_a_newer_patch_runs() -> Result<()> {
     assert_eq!(outcome.code, 0, "{}", outcome.output);
     Ok(())
 }
+
+/// Aim: a file's name, which whoever sends it chooses, drives no terminal and makes no line of its own. Method: such a name, and
+/// everything that tells it.
+#[test]
+fn names_of_files_are_escaped_wherever_they_are_told() -> Result<()> {
+    let files = Files::new()?;
+    let name = "a\u{1b}[31m\u{9b}2J\nerror: forged.wasm";
+    let bad = files.write(name, b"\0asm\x0d\0\x01\0\xff")?;
+    let missing = files.0.path().join(format!("no{name}"));
+    let out = files.0.path().join("out").display().to_string();
+    for path in [&bad, &missing] {
+        let path = path.as_os_str();
+        let commands: [&[&str]; 6] = [
+            &["inspect"],
+            &["inspect", "--check", "--format", "json"],
+            &["plan", "--format", "json", "--config"],
+            &["compile", "-o", &out],
+            &["launch", "--workers", "1", "--module"],
+            &["--module"],
+        ];
+        for command in commands {
+            let outcome = Run::new("dchost").args(command.iter().copied()).args([path]).output()?;
+            assert!(outcome.output.contains("forged.wasm"), "{command:?}: {}", outcome.output);
+            assert!(!outcome.output.contains(['\u{1b}', '\u{9b}']), "{command:?}: {:?}", outcome.output);
+            assert!(!outcome.output.lines().any(|line| line.starts_with("error: forged")), "{}", outcome.output);
+        }
+    }
+    Ok(())
+}

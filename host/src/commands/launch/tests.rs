@@ -214,7 +214,7 @@ fn what_cannot_be_launched_is_refused_before_anything_starts() {
     };
     check(&|options| options.workers = 0, Exit::Refused, "--workers");
     check(&|options| options.module = "no/such.wasm".into(), Exit::Refused, "`no/such.wasm`");
-    check(&|options| options.module = "/".into(), Exit::Refused, "--module");
+    check(&|options| options.module = "/".into(), Exit::Refused, "`/` is a directory");
     check(&|options| options.program = "/no/such/program".into(), Exit::Files, "worker:0 from `/no/such/program`");
 }
 

@@ -5,7 +5,7 @@
 //! they are dropped and counted. A stream that its reader has closed swallows what comes, and the run goes on. So it does where
 //! standard output can't be written (a full disk), but that is told, and what was lost is counted.
 
-use super::Progress;
+use super::{Patient, Progress};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -163,7 +163,7 @@ impl Item {
 impl Screen {
     /// Makes the screen of this process: its standard output and error.
     pub fn of_process(mode: ProgressMode) -> Self {
-        Screen::over(Box::new(io::stdout()), Box::new(io::stderr()), mode)
+        Screen::over(Box::new(Patient(io::stdout())), Box::new(Patient(io::stderr())), mode)
     }
 
     /// Makes a screen over two writers.

@@ -2,6 +2,8 @@
 
 use super::fault::Fault;
 use super::settings::{Setting, Settings};
+use crate::text;
+use crate::text;
 
 /// Checks that the directories that the guest shall see, and that of its core dumps, are there; what isn't becomes a fault.
 pub fn check_directories(settings: &mut Settings) {
@@ -11,13 +13,13 @@ pub fn check_directories(settings: &mut Settings) {
             Ok(_) => "is no directory".to_owned(),
             Err(error) => format!("can't be used: {error}"),
         };
-        let what = format!("`{}` {what}", grant.host.display());
+        let what = format!("`{}` {what}", text::path(&grant.host));
         settings.faults.push(Fault::new(settings.dirs.origin.place("dir"), what, "give a directory of this machine"));
     }
     if let Some(Setting { value: dir, origin }) = &settings.coredump
         && !dir.is_dir()
     {
-        let what = format!("`{}` is no directory", dir.display());
+        let what = format!("`{}` is no directory", text::path(dir));
         settings.faults.push(Fault::new(
             origin.place("coredump"),
             what,

@@ -3,6 +3,7 @@
 use super::{Faults, Purpose, Resolver, Settings, describe};
 use crate::attend::Mode;
 use crate::cluster::{Task, TaskType};
+use crate::text;
 
 /// Checks what `dchost launch` can know before it has bound a port.
 ///
@@ -39,7 +40,7 @@ impl Resolver<'_> {
             TaskType::Ps => line += &format!(" --ps {}", task.index.saturating_add(1)),
             TaskType::Worker | TaskType::Client => {}
         }
-        let module = self.settings.module.as_ref().map(|module| module.value.display().to_string());
+        let module = self.settings.module.as_ref().map(|module| text::path(&module.value));
         line + " --module " + &module.map_or_else(|| "FILE".to_owned(), |module| shell_quoted(&module))
     }
 }

@@ -4,6 +4,7 @@ use super::fault::Fault;
 use super::values::{DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, SizeLimit, Timeout};
 use crate::attend::{Mode, Replication};
 use crate::runtime::{EngineOptions, Limits};
+use crate::text;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -43,7 +44,7 @@ impl Origin {
             Origin::Flag if super::values::DEBUG_KEYS.contains(&key) => format!("`-D {key}`"),
             Origin::Flag => format!("`--{key}`"),
             Origin::Environment(name) => format!("`{name}`"),
-            Origin::File(path) => format!("`{key}` in `{}`", path.display()),
+            Origin::File(path) => format!("`{key}` in `{}`", text::path(path)),
             Origin::Program => format!("`{}`", key.replace('-', "_")),
             Origin::Default | Origin::Inferred => format!("default of `--{key}`"),
         }

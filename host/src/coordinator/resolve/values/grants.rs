@@ -67,7 +67,11 @@ pub fn dir_grant(text: &str) -> Result<DirGrant, ValueError> {
     // A misspelt `:ro` must not become a grant to write.
     if let Some((_, suffix)) = guest.rsplit_once(':') {
         let suffix = shown(suffix);
-        let message = format!("`{}` ends in `:{suffix}`, only `:ro` may follow the guest's path", shown(text));
+        let message = format!(
+            "`{}` ends in `:{suffix}`, only `:ro` may follow the guest's path, which itself follows `::`: write HOST, \
+             HOST::GUEST or HOST::GUEST:ro",
+            shown(text)
+        );
         return Err(ValueError(message));
     }
     if host.is_empty() || guest.is_empty() {
