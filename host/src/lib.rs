@@ -32,6 +32,7 @@ pub mod exit;
 pub mod handles;
 pub mod ids;
 pub mod lifetime;
+pub mod ops;
 pub mod runtime;
 pub mod server;
 mod sync;

@@ -17,6 +17,7 @@ use super::console::ProcessConsole;
 use super::descriptors;
 use super::local::LocalVariables;
 use super::member::{SoloJob, refusal_exit_code};
+use super::ops::NoOps;
 use super::outcome::{self, Outcome};
 use super::placement::{PlacedVariables, PlacementOptions};
 use super::resolve::Resolved;
@@ -285,6 +286,7 @@ impl Process {
             context,
             job: Arc::new(WithDefaultTimeout { job: overseer.clone(), timeout: resolved.barrier_timeout }),
             variables: Arc::new(variables),
+            ops: Arc::new(NoOps::local()),
             console: Arc::new(console),
             summary: summary.clone(),
             interrupt: interrupted,

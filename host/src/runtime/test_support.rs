@@ -1,11 +1,11 @@
 //! Fakes of the handles, and components in text, for this module's tests.
 
-use crate::cluster::ClusterSpec;
+use crate::cluster::{ClusterSpec, Task};
 use crate::context::WorkerContext;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{
-    BoxFuture, Change, Console, Handles, InitializeMode, Job, Level, Origin, Summary, UpdateKind, Value, Variable,
-    Variables,
+    BoxFuture, Change, Console, Handles, InitializeMode, Job, Level, OpCall, Ops, Origin, RemoteValue, StartedOp,
+    Summary, UpdateKind, Value, Variable, Variables,
 };
 use crate::tensor::{Tensor, TensorView};
 use bytes::Bytes;
@@ -181,6 +181,22 @@ impl Variables for FakeVariables {
     }
 }
 
+/// Refuses every op.
+struct FakeOps;
+
+impl Ops for FakeOps {
+    fn start(&self, task: Task, call: OpCall) -> Result<Box<dyn StartedOp>> {
+        Err(Error::new(ErrorCode::FailedPrecondition, format!("no op `{}` on {task}", call.op)))
+    }
+
+    fn fetch(&self, value: RemoteValue) -> BoxFuture<'static, Result<Tensor>> {
+        let error = Error::new(ErrorCode::NotFound, format!("nothing of call {}", value.call));
+        Box::pin(async { Err(error) })
+    }
+
+    fn release(&self, _value: RemoteValue) {}
+}
+
 /// Handles of fakes, and what they keep.
 pub(crate) struct Fakes {
     pub(crate) recorder: Arc<Recorder>,
@@ -206,6 +222,7 @@ impl Fakes {
             }),
             job: Arc::new(FakeJob),
             variables: self.variables.clone(),
+            ops: Arc::new(FakeOps),
             console: self.recorder.clone(),
             summary: self.recorder.clone(),
             interrupt: self.interrupt.subscribe(),
