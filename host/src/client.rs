@@ -2,5 +2,6 @@
 
 pub mod attend;
 pub mod channel;
+pub mod ops;
 pub mod probe;
 pub mod variables;

@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, watch};
 pub use crate::attend::ProbeOutcome;
 pub use crate::ops::{OpCall, OpInput, RemoteValue};
 pub use crate::variables::{InitializeMode, UpdateKind, VariableRef};
-pub use ops::{OpHost, OpInstance, OpOpening, Ops, StartedOp};
+pub use ops::{OpHost, OpInstance, OpLimits, OpOpening, Ops, StartedOp};
 
 /// A boxed future, so that the traits here can be trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

@@ -2,6 +2,7 @@
 
 pub mod attend;
 pub mod header;
+pub mod ops;
 pub mod status;
 pub mod tensor;
 pub mod transport;

@@ -72,8 +72,20 @@ pub struct OpOpening {
     pub args: Vec<String>,
 }
 
+/// What a task takes of those who bring components.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpLimits {
+    /// The largest component, in bytes (`--max-module-size`).
+    pub component_bytes_max: u64,
+    /// All tensors of one call together, in bytes (`--max-tensor`).
+    pub tensor_bytes_max: u64,
+}
+
 /// The components that callers bring to a task, and instances of them: met by `coordinator` with `runtime`, called by `server`.
 pub trait OpHost: Send + Sync {
+    /// What is taken.
+    fn limits(&self) -> OpLimits;
+
     /// The bytes of a component that is loaded; none where it isn't.
     fn component(&self, module: &[u8; 32]) -> Option<Bytes>;
 
@@ -87,6 +99,16 @@ pub trait OpHost: Send + Sync {
     /// A dropped load may go on, and is then found by the next.
     fn load(&self, module: [u8; 32], component: Bytes) -> BoxFuture<'_, Result<()>>;
 
+    /// Copies a value here that another task keeps for the run of `caller`.
+    ///
+    /// # Errors
+    /// `peer-failed`, `peer-restarted`, `unavailable` with the task; `not-found` once it was released; `invalid-argument` where the
+    /// cluster has no such task.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
+    fn fetch(&self, caller: Caller, value: RemoteValue) -> BoxFuture<'static, Result<Tensor>>;
+
     /// Makes an instance's queue; the instance itself begins with the first call.
     ///
     /// # Errors
@@ -96,7 +118,8 @@ pub trait OpHost: Send + Sync {
 
 /// One instance of a component, for one caller. Keeps its state between calls; dropping it ends it, whatever it does.
 pub trait OpInstance: Send + Sync {
-    /// Runs an op, after those that were called before. `inputs` are waited for when its turn comes.
+    /// Runs an op, after those that were called before: its place is taken when this is called, not when the future is polled.
+    /// `inputs` are waited for when its turn comes.
     ///
     /// An op that traps, reaches a limit or is given up takes the instance's state with it: the next call begins in a new one.
     ///

@@ -59,11 +59,13 @@ pub enum Rpc {
     PutModule,
     /// Calls ops of a module.
     Call,
+    /// Reads what an op's call has left.
+    Fetch,
 }
 
 impl Rpc {
     /// Every rpc; a test compares them with the descriptors.
-    pub const ALL: [Rpc; 13] = [
+    pub const ALL: [Rpc; 14] = [
         Rpc::Attend,
         Rpc::Session,
         Rpc::GetStatus,
@@ -77,6 +79,7 @@ impl Rpc {
         Rpc::Delete,
         Rpc::PutModule,
         Rpc::Call,
+        Rpc::Fetch,
     ];
 
     /// Service and method: `dchost.v1.Cluster/Attend`.
@@ -95,6 +98,7 @@ impl Rpc {
             Rpc::Delete => "dchost.v1.Variables/Delete",
             Rpc::PutModule => "dchost.v1.Ops/PutModule",
             Rpc::Call => "dchost.v1.Ops/Call",
+            Rpc::Fetch => "dchost.v1.Ops/Fetch",
         }
     }
 
@@ -112,7 +116,8 @@ impl Rpc {
             | Rpc::Uninitialized
             | Rpc::Delete
             | Rpc::PutModule
-            | Rpc::Call => true,
+            | Rpc::Call
+            | Rpc::Fetch => true,
         }
     }
 }

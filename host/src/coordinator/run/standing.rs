@@ -303,6 +303,7 @@ fn serve(
         leader: leader.cloned().map(LeaderPart::from),
         store: store.clone(),
         rejoin_timeout: resolved.rejoin_timeout,
+        ops: None,
         authorize: Arc::new(authorize),
     })?;
     let guard = server.guard();
