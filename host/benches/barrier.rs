@@ -78,7 +78,7 @@ fn start(workers: u32) -> Vec<MemberHandle> {
         incarnation: Incarnation(1),
         listener,
         cluster: cluster.clone(),
-        leader: Some(LeaderPart::from(handle)),
+        leader: Some(LeaderPart::new(handle, "default")),
         store: Store::default(),
         rejoin_timeout: minute,
         authorize: Arc::new(authorize),

@@ -179,6 +179,19 @@ pub enum TaskState {
     Lost,
 }
 
+impl TaskState {
+    /// The state as it prints: `never-seen`, `running`, `suspect`, `ended` or `lost`.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            TaskState::NeverSeen => "never-seen",
+            TaskState::Running => "running",
+            TaskState::Suspect => "suspect",
+            TaskState::Ended => "ended",
+            TaskState::Lost => "lost",
+        }
+    }
+}
+
 /// The first cause of a failure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cause {

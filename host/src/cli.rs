@@ -1,18 +1,19 @@
-//! The command line, as clap reads it: structs only.
+//! The command line as structs, from which clap makes its parser. How they are filled is `read`.
 //!
 //! Every flag that may also come from the environment or the configuration file is an `Option` here, so that
 //! [`config`](crate::config) can tell "not given" from "given as the default".
 
+mod read;
+mod status;
+
+pub use status::{Status, StatusFormat};
+
 use crate::attend::{Mode, Replication};
 use crate::coordinator::resolve::values::{
-    self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout, WasmOption,
+    self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, SizeLimit, Timeout, WasmOption,
 };
-use crate::text::shown;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use clap::error::ErrorKind;
-use clap::parser::ValueSource;
-use clap::{ArgAction, Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use std::ffi::OsString;
+use clap::{ArgAction, Args, Parser, Subcommand};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -52,49 +53,6 @@ pub struct Cli {
     pub log: LogOptions,
 }
 
-impl Cli {
-    /// Reads a command line, the program's name first.
-    ///
-    /// # Errors
-    /// clap's, whose text is for the user; an argument that is not UTF-8 is named by its position, which clap's is not; flags
-    /// of a run before a subcommand, where they would have no effect (those of the log may stand on either side).
-    pub fn read(arguments: &[OsString]) -> Result<Cli, clap::Error> {
-        let mut command = Cli::command();
-        let matches = command.try_get_matches_from_mut(arguments).map_err(|error| name_bad_text(error, arguments))?;
-        if let Some((name, _)) = matches.subcommand() {
-            let given = |arg: &&clap::Arg| {
-                matches.value_source(arg.get_id().as_str()) == Some(ValueSource::CommandLine) && !arg.is_global_set()
-            };
-            let text = |arg: &clap::Arg| match (arg.get_long(), arg.get_short()) {
-                (Some(long), _) => format!("--{long}"),
-                (None, Some(short)) => format!("-{short}"),
-                (None, None) => arg.to_string(),
-            };
-            let misplaced = command.get_arguments().find(given).map(text);
-            if let Some(flag) = misplaced {
-                let message = format!("`{flag}` stands before `{name}`: flags of `{name}` follow it");
-                return Err(command.error(ErrorKind::ArgumentConflict, message));
-            }
-        }
-        Cli::from_arg_matches(&matches)
-    }
-}
-
-/// Names an argument that is not UTF-8 by its position, where that is what clap complains of.
-fn name_bad_text(error: clap::Error, arguments: &[OsString]) -> clap::Error {
-    if error.kind() != ErrorKind::InvalidUtf8 {
-        return error;
-    }
-    // Paths may be any bytes, but then they aren't what clap complains of, or are beside it.
-    let bad = arguments.iter().enumerate().filter(|(_, argument)| argument.to_str().is_none());
-    let bad: Vec<_> =
-        bad.map(|(index, argument)| format!("argument {index}, `{}`", shown(&argument.to_string_lossy()))).collect();
-    clap::Error::raw(
-        ErrorKind::InvalidUtf8,
-        format!("not UTF-8: {}; options and arguments of the guest must be text\n", bad.join("; ")),
-    )
-}
-
 /// The subcommands.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Command {
@@ -105,23 +63,58 @@ pub enum Command {
     /// Tells what a file is and whether it would run, without running it.
     Inspect(Box<Inspect>),
     /// Compiles a component ahead of time, for `--allow-precompiled`.
-    Compile(Compile),
+    Compile(Box<Compile>),
+    /// Shows how a running cluster is doing: its tasks, who waits at which barrier, variables, and who uses a server.
+    ///
+    /// One server is asked: the one at ADDR, else the leader of the cluster that flags, environment, TF_CONFIG or file name.
+    /// Only the leader knows of tasks and barriers; each server knows its own variables and sessions, and --all asks every one.
+    /// Exits with 201 where no server answers in time.
+    Status(Box<Status>),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
 }
 
 /// Compiles a component ahead of time.
+///
+/// The component is read, compiled and linked as for a run, so that one that a run would refuse is refused here.
 #[derive(Clone, Debug, Args)]
 pub struct Compile {
     /// The component.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Where the code is written. It runs with this very version of dchost only, and with `--allow-precompiled`.
+    /// Where the code is written. It runs with this very version of dchost only, and with `--allow-precompiled`. A file that is
+    /// there is replaced, and nothing else: no directory, link, pipe or device, nor FILE itself.
     #[arg(short, long, value_name = "OUT")]
     pub output: PathBuf,
-    /// Counts fuel, for runs with `-W fuel`. Default: not counted.
+    /// Counts fuel, for runs with `-W fuel`; the same as `-W fuel=1`, whatever the number. Default: not counted.
     #[arg(long)]
     pub fuel: bool,
+    /// A TOML file as runs have it, of which the settings here and `fuel` count. Default: none. [env: DCHOST_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// What is compiled.
+    #[command(flatten)]
+    pub load: LoadOptions,
+    /// As for the run: fuel=N (it is counted; off), unknown-imports-trap (an import that dchost doesn't offer is no reason to
+    /// refuse the component; the run needs it too; off). [env: DCHOST_FUEL, DCHOST_UNKNOWN_IMPORTS_TRAP]
+    #[arg(short = 'W', value_name = "KEY=VALUE", value_delimiter = ',', value_parser = values::compile_option,
+          action = ArgAction::Append)]
+    pub wasm: Vec<WasmOption>,
+}
+
+/// Which components are loaded, and how long that may take.
+#[derive(Clone, Debug, Default, Args)]
+pub struct LoadOptions {
+    /// The sha256 that the component must have, checked before it is compiled; another one is exit 2. Default: any.
+    /// [env: DCHOST_DIGEST]
+    #[arg(long, value_name = "sha256:HEX", value_parser = values::digest)]
+    pub digest: Option<[u8; 32]>,
+    /// The largest component file; a larger one is exit 2. Default: 64MiB. [env: DCHOST_MAX_MODULE_SIZE]
+    #[arg(long, value_name = "SIZE", value_parser = values::size)]
+    pub max_module_size: Option<u64>,
+    /// How long compiling the component may take; passing it is exit 2. Default: 60s. [env: DCHOST_COMPILE_TIMEOUT]
+    #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
+    pub compile_timeout: Option<Duration>,
 }
 
 /// Runs this process's task.
@@ -249,10 +242,9 @@ pub struct GuestOptions {
     /// checked after a name is looked up. May be repeated. Default: no network. [env: DCHOST_ALLOW_NET, several separated by `;`]
     #[arg(long = "allow-net", value_name = "HOST:PORT", value_parser = values::net_grant, action = ArgAction::Append)]
     pub allow_net: Vec<NetGrant>,
-    /// The sha256 that the component must have, checked before it is compiled; another one is exit 2. Default: any.
-    /// [env: DCHOST_DIGEST]
-    #[arg(long, value_name = "sha256:HEX", value_parser = values::digest)]
-    pub digest: Option<[u8; 32]>,
+    /// Which components are loaded.
+    #[command(flatten)]
+    pub load: LoadOptions,
     /// Loads a file of `dchost compile`, which is trusted as dchost itself is. Default: refused.
     /// [env: DCHOST_ALLOW_PRECOMPILED=true]
     #[arg(long)]
@@ -265,16 +257,10 @@ pub struct GuestOptions {
     /// resource-exhausted. Default: 256MiB. [env: DCHOST_MAX_TENSOR]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_tensor: Option<u64>,
-    /// The largest component file; a larger one is exit 2. Default: 64MiB. [env: DCHOST_MAX_MODULE_SIZE]
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub max_module_size: Option<u64>,
-    /// How long compiling the component may take; passing it is exit 2. Default: 60s. [env: DCHOST_COMPILE_TIMEOUT]
-    #[arg(long, value_name = "DURATION", value_parser = values::positive_duration)]
-    pub compile_timeout: Option<Duration>,
-    /// Bytes of variables that this process's server holds; more is refused to the caller with resource-exhausted.
-    /// Default: none, no limit. [env: DCHOST_MAX_VARIABLE_BYTES]
-    #[arg(long, value_name = "SIZE", value_parser = values::size)]
-    pub max_variable_bytes: Option<u64>,
+    /// Bytes of variables that this process's server holds; more is refused to the caller with resource-exhausted; `none`:
+    /// without limit. Default: none. [env: DCHOST_MAX_VARIABLE_BYTES]
+    #[arg(long, value_name = "SIZE|none", value_parser = values::size_limit)]
+    pub max_variable_bytes: Option<SizeLimit>,
     /// Limits of the sandbox, several separated by commas or flags: cpu-timeout=DURATION (computing, waits excluded; none),
     /// fuel=N (instructions; off), max-wasm-stack=SIZE (512KiB), max-handles=N (component handles; 10000),
     /// max-output=SIZE (what the guest prints in all; more is dropped, but for the last lines; 64MiB), max-output-line=SIZE
@@ -287,7 +273,7 @@ pub struct GuestOptions {
           action = ArgAction::Append)]
     pub wasm: Vec<WasmOption>,
     /// For debugging: coredump=DIR (a trap or a limit leaves the guest's memory there, one file each, which holds the
-    /// tenant's data; the directory must be there; off). [env: DCHOST_COREDUMP]
+    /// tenant's data; the directory must be there). Default: no dumps. [env: DCHOST_COREDUMP]
     #[arg(short = 'D', value_name = "KEY=VALUE", value_parser = values::debug_option, action = ArgAction::Append)]
     pub debug: Vec<DebugOption>,
     /// Where compiled components are kept. Default: dchost in XDG_CACHE_HOME, else in ~/.cache. [env: DCHOST_CACHE_DIR]
@@ -335,6 +321,9 @@ pub struct Inspect {
     /// Exits with 2 where a run would refuse the file, with the same message. Default: 0 if the file can be read.
     #[arg(long)]
     pub check: bool,
+    /// A TOML file as runs have it, of which the settings below count. Default: none. [env: DCHOST_CONFIG]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// The limits of the run, and what the guest may use.
     #[command(flatten)]
     pub guest: GuestOptions,
@@ -448,7 +437,7 @@ fn end_parser() -> impl TypedValueParser<Value = EndRule> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::ffi::OsStringExt as _;
+    use clap::CommandFactory as _;
 
     #[test]
     fn launch_has_no_more_tasks_than_a_machine_bears() {
@@ -461,21 +450,6 @@ mod tests {
     #[test]
     fn verify_cli() {
         Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn an_argument_that_is_not_text_is_named_by_its_position() {
-        let bad = || OsString::from_vec(vec![b'a', 0xff]);
-        for (arguments, position) in [
-            (vec!["dchost".into(), "--module".into(), "m".into(), "--".into(), bad()], 4),
-            (vec!["dchost".into(), "--env".into(), bad()], 2),
-            (vec!["dchost".into(), "plan".into(), "--".into(), "x".into(), bad()], 4),
-        ] {
-            let error = Cli::read(&arguments).unwrap_err().to_string();
-            assert!(error.contains(&format!("argument {position}, `a\u{fffd}`")), "{error}");
-        }
-        // A path may be any bytes.
-        assert!(Cli::read(&["dchost".into(), "--module".into(), bad()]).is_ok());
     }
 
     #[test]
@@ -508,24 +482,6 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_the_log_stand_on_either_side_of_a_subcommand_and_others_behind_it() {
-        let read = |line: &str| Cli::read(&line.split(' ').map(OsString::from).collect::<Vec<_>>());
-        for line in ["dchost -v launch --workers 2", "dchost launch -v --workers 2", "dchost launch --workers 2 -v"] {
-            assert_eq!(read(line).map(|cli| cli.log.verbose).map_err(|error| error.to_string()), Ok(1), "{line}");
-        }
-        let json = read("dchost --log-format=json plan --task=ps:0").expect("parses");
-        assert_eq!(json.log.log_format, Some(LogFormat::Json));
-        for (line, flag) in [
-            ("dchost --task=ps:0 launch --workers 2", "`--task` stands before `launch`"),
-            ("dchost -Wfuel=1 plan", "`-W` stands before `plan`"),
-        ] {
-            let error = read(line).expect_err("it would have no effect").to_string();
-            assert!(error.contains(flag), "{error}");
-        }
-        assert!(read("dchost --module=m -- launch").is_ok(), "an argument of the guest is no subcommand");
-    }
-
-    #[test]
     fn an_unknown_sandbox_limit_is_refused_listing_the_known() {
         let error = Cli::try_parse_from(["dchost", "-W", "gas=3"]).expect_err("refused").to_string();
         for known in ["cpu-timeout", "fuel", "max-wasm-stack", "max-handles", "max-output"] {
@@ -538,7 +494,7 @@ mod tests {
         let cli = Cli::try_parse_from(["dchost", "-W", "fuel=7,max-handles=5", "-Wmax-output=1MiB"]).expect("parses");
         assert_eq!(
             cli.run.guest.wasm,
-            [WasmOption::Fuel(7), WasmOption::MaxHandles(5), WasmOption::MaxOutput(1 << 20)]
+            [WasmOption::Fuel(Some(7)), WasmOption::MaxHandles(5), WasmOption::MaxOutput(1 << 20)]
         );
     }
 

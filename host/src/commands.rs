@@ -1,5 +1,8 @@
 //! The subcommands, one file each.
 
+use anyhow::Context as _;
+use std::io::{self, Write as _};
+
 pub mod compile;
 pub mod inspect;
 pub mod launch;
@@ -7,3 +10,31 @@ pub mod logging;
 pub mod new;
 pub mod plan;
 pub mod run;
+pub mod status;
+mod table;
+
+/// Writes a command's answer to standard output, all of it. A reader that has gone has seen enough.
+///
+/// # Errors
+/// It can't be written (a full disk): exit 74.
+pub fn print(text: &str) -> anyhow::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    unless_reader_gone(written).context("write to standard output")
+}
+
+/// Shows what clap has to say: help and the version on standard output, usage errors on standard error.
+///
+/// # Errors
+/// What was asked for can't be written, as for [`print()`]. Of a usage error that can't be told, the exit code tells.
+pub fn print_clap(error: &clap::Error) -> anyhow::Result<()> {
+    let written = error.print();
+    if error.use_stderr() { Ok(()) } else { unless_reader_gone(written).context("write to standard output") }
+}
+
+fn unless_reader_gone(written: io::Result<()>) -> io::Result<()> {
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written,
+    }
+}

@@ -4,18 +4,22 @@
 //! to the working directory, as those of flags are.
 
 mod child;
+mod compile;
 mod environment;
 mod file;
 mod listener;
 mod reader;
+mod status;
 
 pub use child::is_inherited;
+pub use compile::{CompileConfig, compile};
 pub use environment::Environment;
 pub use listener::take_listener;
+pub use status::{StatusConfig, status};
 
 use crate::attend::{Mode, Replication};
-use crate::cli::{self, GuestOptions, JobOptions, LogFormat, LogOptions, PlaceOptions};
-use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, Timeout, ValueError, WasmOption};
+use crate::cli::{self, GuestOptions, JobOptions, LoadOptions, LogFormat, LogOptions, PlaceOptions};
+use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, SizeLimit, Timeout, WasmOption};
 use crate::coordinator::resolve::{
     Fault, Faults, LimitSettings, Purpose, Resolved, Setting, Settings, check_launch, resolve,
 };
@@ -192,9 +196,11 @@ pub fn run(args: &cli::Run, environment: &Environment) -> Result<RunConfig, Faul
 /// Reads and validates the configuration that `dchost plan` prints.
 ///
 /// # Errors
-/// Every fault.
+/// Every fault that a run would have, but for what [`Purpose::Plan`] allows.
 pub fn plan(args: &cli::Run, environment: &Environment) -> Result<Resolved, Faults> {
-    resolve(&run_settings(args, environment, None), Purpose::Plan)
+    let mut settings = run_settings(args, environment, None);
+    check_directories(&mut settings);
+    resolve(&settings, Purpose::Plan)
 }
 
 /// Reads the settings by which `dchost inspect` judges a file; those of a place in a cluster are none of its business.
@@ -202,7 +208,7 @@ pub fn plan(args: &cli::Run, environment: &Environment) -> Result<Resolved, Faul
 /// # Errors
 /// Every fault of reading, and directories that aren't there.
 pub fn inspect(args: &cli::Inspect, environment: &Environment) -> Result<Settings, Faults> {
-    let mut reader = Reader::new(environment, None);
+    let mut reader = Reader::new(environment, args.config.as_deref());
     let job = JobOptions::default();
     let mut settings = shared(&mut reader, Some(&args.file), &job, &args.guest, CONNECT_TIMEOUT);
     (settings.faults, settings.warnings) = (reader.faults, reader.warnings);
@@ -278,8 +284,10 @@ fn shared(
 ) -> Settings {
     let env = reader.list("env", &guest.env, values::env_grant);
     let env_values = reader.env_values(&env);
+    let module = reader.pick("module", module.cloned(), values::path);
+    let cache = reader.cache(guest.cache_dir.clone(), guest.no_cache, module.is_some());
     Settings {
-        module: reader.pick("module", module.cloned(), values::path),
+        module,
         task: None,
         cluster: None,
         tf_config: None,
@@ -304,20 +312,14 @@ fn shared(
         env_values,
         allow_net: reader.list("allow-net", &guest.allow_net, values::net_grant),
         limits: limits(reader, guest),
-        digest: reader.pick("digest", guest.digest, values::digest),
+        digest: digest(reader, &guest.load),
         allow_precompiled: reader.switch("allow-precompiled", guest.allow_precompiled),
-        unknown_imports_trap: {
-            let flag = last(&guest.wasm, |option| match option {
-                WasmOption::UnknownImportsTrap(on) => Some(*on),
-                _ => None,
-            });
-            reader.pick_or("unknown-imports-trap", flag, values::switch, false)
-        },
+        unknown_imports_trap: unknown_imports_trap(reader, &guest.wasm),
         coredump: {
             let flag = last(&guest.debug, |DebugOption::Coredump(dir)| Some(dir.clone()));
             reader.pick("coredump", flag, values::path)
         },
-        cache: reader.cache(guest.cache_dir.clone(), guest.no_cache),
+        cache,
         guest_args: Vec::new(),
         launched: false,
         listener: None,
@@ -342,27 +344,16 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
     }
     let (limits, engine) = (Limits::default(), EngineOptions::default());
     let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-    let some = |value: Result<u64, ValueError>| value.map(Some);
     LimitSettings {
         max_memory: reader.pick_or("max-memory", guest.max_memory, values::size, limits.memory_bytes_max),
         max_tensor: reader.pick_or("max-tensor", guest.max_tensor, values::size, limits.tensor_bytes_max),
-        max_module_size: reader.pick_or(
-            "max-module-size",
-            guest.max_module_size,
-            values::size,
-            engine.module_bytes_max,
-        ),
-        compile_timeout: reader.pick_or(
-            "compile-timeout",
-            guest.compile_timeout,
-            values::positive_duration,
-            engine.compile_timeout,
-        ),
+        max_module_size: max_module_size(reader, &guest.load),
+        compile_timeout: compile_timeout(reader, &guest.load),
         max_variable_bytes: reader.pick_or(
             "max-variable-bytes",
-            guest.max_variable_bytes.map(Some),
-            |text| some(values::size(text)),
-            None,
+            guest.max_variable_bytes,
+            values::size_limit,
+            SizeLimit(None),
         ),
         cpu_timeout: reader.pick_or(
             "cpu-timeout",
@@ -370,7 +361,7 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
             values::positive_timeout,
             Timeout(limits.cpu_timeout),
         ),
-        fuel: reader.pick_or("fuel", wasm!(Fuel).map(Some), |text| some(values::count(text)), limits.fuel),
+        fuel: fuel(reader, &guest.wasm),
         max_wasm_stack: reader.pick_or(
             "max-wasm-stack",
             wasm!(MaxWasmStack),
@@ -400,7 +391,37 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
     }
 }
 
-/// Checks that the directories that the guest shall see are there.
+fn digest(reader: &mut Reader<'_>, load: &LoadOptions) -> Option<Setting<[u8; 32]>> {
+    reader.pick("digest", load.digest, values::digest)
+}
+
+fn max_module_size(reader: &mut Reader<'_>, load: &LoadOptions) -> Setting<u64> {
+    let default = EngineOptions::default().module_bytes_max;
+    reader.pick_or("max-module-size", load.max_module_size, values::size, default)
+}
+
+fn compile_timeout(reader: &mut Reader<'_>, load: &LoadOptions) -> Setting<Duration> {
+    let default = EngineOptions::default().compile_timeout;
+    reader.pick_or("compile-timeout", load.compile_timeout, values::positive_duration, default)
+}
+
+fn fuel(reader: &mut Reader<'_>, wasm: &[WasmOption]) -> Setting<Option<u64>> {
+    let flag = last(wasm, |option| match option {
+        WasmOption::Fuel(count) => Some(*count),
+        _ => None,
+    });
+    reader.pick_or("fuel", flag, values::fuel, Limits::default().fuel)
+}
+
+fn unknown_imports_trap(reader: &mut Reader<'_>, wasm: &[WasmOption]) -> Setting<bool> {
+    let flag = last(wasm, |option| match option {
+        WasmOption::UnknownImportsTrap(on) => Some(*on),
+        _ => None,
+    });
+    reader.pick_or("unknown-imports-trap", flag, values::switch, false)
+}
+
+/// Checks that the directories that the guest shall see, and the one for dumps, are there.
 fn check_directories(settings: &mut Settings) {
     for grant in &settings.dirs.value {
         let what = match std::fs::metadata(&grant.host) {

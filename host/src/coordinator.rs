@@ -13,4 +13,5 @@ pub mod resolve;
 pub mod run;
 pub mod siblings;
 pub mod summary;
+pub mod survey;
 mod task_barriers;

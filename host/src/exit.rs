@@ -19,7 +19,7 @@ pub enum Exit {
     Limit = 4,
     /// A bug in dchost.
     Bug = 70,
-    /// Files that dchost itself needs cannot be read or written.
+    /// Files that dchost itself needs cannot be read or written, or standard output can't.
     Files = 74,
     /// The wall clock `--timeout`.
     Timeout = 124,

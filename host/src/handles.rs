@@ -179,6 +179,11 @@ pub trait Console: Send + Sync {
     /// Shows one line, without its newline.
     fn line(&self, origin: Origin, text: &str);
 
+    /// Whether lines of this origin are shown at all; the others need not be made.
+    fn shows(&self, _origin: Origin) -> bool {
+        true
+    }
+
     /// Shows how far the run is: `done` of `total`, where the total is known.
     fn progress(&self, done: u64, total: Option<u64>, note: &str);
 }

@@ -3,7 +3,7 @@
 //! The tree is the architecture; who may know whom stands in ARCHITECTURE.md and is checked by tests.
 //!
 //! ```text
-//! main -> commands -> cli, config -> coordinator -> server, client, runtime -> handles, wire -> domain
+//! main -> commands -> cli, config -> coordinator -> server, client, runtime -> handles, wire, files -> domain
 //! ```
 //!
 //! | module | what it is |
@@ -16,6 +16,7 @@
 //! | [`runtime`] | wasmtime: engine, bindings, limits, one file for each imported WIT interface |
 //! | [`wire`] | protobuf, and conversions to and from domain values |
 //! | [`handles`] | the traits by which the parts meet |
+//! | [`files`] | files that dchost itself reads and writes |
 //! | the rest | the domain: values, rules and state machines, without sockets, wasm or protobuf |
 
 pub mod attend;
@@ -29,12 +30,14 @@ pub mod context;
 pub mod coordinator;
 pub mod error;
 pub mod exit;
+pub mod files;
 pub mod handles;
 pub mod ids;
 pub mod lifetime;
 pub mod ops;
 pub mod runtime;
 pub mod server;
+pub mod status;
 mod sync;
 pub mod tensor;
 pub mod text;

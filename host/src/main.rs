@@ -1,11 +1,12 @@
 //! The `dchost` binary: parse, start tracing, run, exit code.
 
 use dchost::cli::{Cli, Command, LogFormat};
-use dchost::commands::{self, launch::LaunchError};
-use dchost::config::{self, Environment, LogConfig};
+use dchost::commands::{self, launch::LaunchError, status::NoStatus};
+use dchost::config::{self, Environment};
 use dchost::coordinator::console::LogOutput;
 use dchost::coordinator::resolve::Faults;
 use dchost::exit::Exit;
+use dchost::files;
 use dchost::runtime::{EngineError, LoadError};
 use dchost::text::escape_block;
 use std::process::ExitCode;
@@ -15,11 +16,14 @@ fn main() -> ExitCode {
     let cli = match Cli::read(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            if !commands::plan::print_usage_error(&arguments, &error) {
-                // Nobody is left to tell where that fails.
-                let _ = error.print();
-            }
-            return code(if error.use_stderr() { Exit::Refused } else { Exit::Done });
+            let told = commands::plan::print_usage_error(&arguments, &error);
+            return match if told { Ok(()) } else { commands::print_clap(&error) } {
+                Ok(()) => code(if error.use_stderr() { Exit::Refused } else { Exit::Done }),
+                Err(error) => {
+                    report(&error, LogFormat::Text);
+                    code(Exit::Files)
+                }
+            };
         }
     };
     let environment = Environment::of_process();
@@ -29,31 +33,36 @@ fn main() -> ExitCode {
     };
     let output = LogOutput::default();
     commands::logging::start(log, output.clone());
-    let result = match (faults, &cli.command) {
-        (Some(faults), _) => Err(faults.into()),
-        (None, None) => commands::run::run(&cli.run, log, &output, &environment),
-        (None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
-        (None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
-        (None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
-        (None, Some(Command::Compile(args))) => commands::compile::run(args),
-        (None, Some(Command::New(args))) => commands::new::run(args),
+    let result = match (files::survive_size_limit(), faults, &cli.command) {
+        (Err(error), _, _) => Err(anyhow::Error::from(error).context("can't take signals")),
+        (Ok(()), Some(faults), _) => Err(faults.into()),
+        (Ok(()), None, None) => commands::run::run(&cli.run, log, &output, &environment),
+        (Ok(()), None, Some(Command::Launch(args))) => commands::launch::run(args, log, &environment),
+        (Ok(()), None, Some(Command::Plan(args))) => commands::plan::run(args, &environment),
+        (Ok(()), None, Some(Command::Inspect(args))) => commands::inspect::run(args, &environment),
+        (Ok(()), None, Some(Command::Compile(args))) => commands::compile::run(args, &environment),
+        (Ok(()), None, Some(Command::Status(args))) => commands::status::run(args, &environment),
+        (Ok(()), None, Some(Command::New(args))) => commands::new::run(args),
     };
     code(result.unwrap_or_else(|error| {
-        report(&error, log);
-        match (error.downcast_ref::<LaunchError>(), error.downcast_ref::<LoadError>()) {
-            (Some(error), _) => error.exit(),
-            (None, Some(error)) => error.exit(),
-            _ if error.is::<Faults>() || error.is::<EngineError>() => Exit::Refused,
+        report(&error, log.format);
+        let known = (error.downcast_ref::<LaunchError>().map(LaunchError::exit))
+            .or_else(|| error.downcast_ref::<LoadError>().map(LoadError::exit))
+            .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit))
+            .or_else(|| error.downcast_ref::<NoStatus>().map(NoStatus::exit));
+        match known {
+            Some(exit) => exit,
+            None if error.is::<Faults>() => Exit::Refused,
             // Standard output that can't be written, for instance.
-            _ if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
-            _ => Exit::Bug,
+            None if error.chain().any(|cause| cause.is::<std::io::Error>()) => Exit::Files,
+            None => Exit::Bug,
         }
     }))
 }
 
 /// Tells an error and its causes, once.
-fn report(error: &anyhow::Error, log: LogConfig) {
-    match log.format {
+fn report(error: &anyhow::Error, format: LogFormat) {
+    match format {
         LogFormat::Text => {
             use std::io::Write as _;
             // Nobody is left to tell where that fails.

@@ -193,6 +193,9 @@ impl Server {
 ///
 /// # Errors
 /// `deadline-exceeded` where it doesn't come; a status of the transport.
+///
+/// # Cancel safety
+/// Dropping it drops the stream, which resets it: the caller's call fails.
 pub(crate) async fn first_message<T>(mut stream: Streaming<T>) -> Result<(Option<T>, Streaming<T>), Status> {
     let first = timeout(FIRST_MESSAGE_TIMEOUT, stream.message()).await.map_err(|_| {
         Error::new(

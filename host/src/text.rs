@@ -91,6 +91,11 @@ pub fn truncated(text: &str, bytes_max: usize) -> &str {
     &text[..text.floor_char_boundary(bytes_max)]
 }
 
+/// A text and what is known beside it, on lines of its own if there is any.
+pub fn with_lines(text: &str, more: &str) -> String {
+    if more.is_empty() { text.to_owned() } else { format!("{text}\n{more}") }
+}
+
 /// A value from outside, fit for a message: harmless, and cut where it is longer than 200 bytes.
 pub fn shown(text: &str) -> String {
     shown_within(text, SHOWN_BYTES_MAX)

@@ -28,7 +28,7 @@ mod store;
 pub use blocks::{BLOCK_BYTES, Blocks};
 pub use container::{Container, Payload, Snapshot, TryPush, Update, VARIABLES_MAX, check_variable, name_some};
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
-pub use spare::{SPARE_BYTES_MAX, Spare};
+pub use spare::Spare;
 pub use staging::{STAGING, Staging};
 pub use store::{CONTAINERS_MAX, Store, StoreOptions, VariableStatus};
 

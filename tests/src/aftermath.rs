@@ -2,7 +2,7 @@
 //!
 //! [`Process::wait`](crate::Process::wait) checks it for every process that a scenario waits for.
 
-use crate::wait_until;
+use crate::{sockets, wait_until};
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::Signal;
 use std::fs;
@@ -58,7 +58,7 @@ impl Aftermath {
         wait_until("the process's descendants end", LEFT_BEHIND_TIMEOUT, || self.descendants().is_empty())
             .with_context(|| format!("it left {} behind", self.descendants().join(", ")))?;
         for socket in &self.sockets {
-            ensure!(!listening_inodes()?.contains(socket), "its listening socket is still open");
+            ensure!(!sockets::is_listening(*socket)?, "its listening socket is still open");
         }
         Ok(())
     }
@@ -99,24 +99,6 @@ fn is_own_panic(line: &str) -> bool {
 /// The socket cannot be asked.
 pub(crate) fn inode(listener: &TcpListener) -> Result<u64> {
     Ok(rustix::fs::fstat(listener).context("ask for a socket's inode")?.st_ino)
-}
-
-/// Inodes of all sockets that listen on TCP.
-fn listening_inodes() -> Result<Vec<u64>> {
-    const LISTEN: &str = "0A";
-    let mut inodes = Vec::new();
-    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
-        // A machine without IPv6 has no second table.
-        let text = fs::read_to_string(table).unwrap_or_default();
-        // Slot, local, remote, state, queues, timer, retransmissions, user, timeout, inode.
-        let columns = text.lines().skip(1).map(|line| line.split_whitespace().collect::<Vec<_>>());
-        inodes.extend(
-            columns
-                .filter(|columns| columns.get(3) == Some(&LISTEN))
-                .filter_map(|columns| columns.get(9)?.parse::<u64>().ok()),
-        );
-    }
-    Ok(inodes)
 }
 
 #[cfg(test)]
@@ -164,7 +146,7 @@ mod tests {
 
         let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
         let socket = inode(&listener).expect("it is open");
-        assert!(listening_inodes().expect("the table can be read").contains(&socket));
+        assert!(sockets::is_listening(socket).expect("the table can be read"));
         let aftermath = Aftermath { mark: "none".to_owned(), sockets: vec![socket] };
         assert!(aftermath.check(0, "").is_err(), "it still listens");
         drop(listener);

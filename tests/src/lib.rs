@@ -10,6 +10,7 @@ mod health;
 mod paths;
 mod process;
 mod run;
+mod sockets;
 mod wat;
 
 pub use cluster::{Cluster, ClusterBuilder, Outcomes};
@@ -18,6 +19,7 @@ pub use paths::{dchost, guest, guest_with_debug_info};
 pub use process::{Outcome, Process, Stream};
 pub use run::Run;
 pub use rustix::process::Signal;
+pub use sockets::Socket;
 pub use wat::Wat;
 
 use anyhow::{Result, ensure};

@@ -1,6 +1,7 @@
 //! A process under test: its output as it comes, its end, and signals to it.
 
 use crate::aftermath::Aftermath;
+use crate::sockets::{self, Socket};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 use std::fmt::Write as _;
@@ -135,6 +136,14 @@ impl Process {
     /// Whether the process has not ended.
     pub fn is_running(&self) -> bool {
         self.shared.lock().end.is_none()
+    }
+
+    /// The process's sockets that have an address, as `ss` would list them.
+    ///
+    /// # Errors
+    /// It has ended, or the kernel's tables can't be read.
+    pub fn sockets(&self) -> Result<Vec<Socket>> {
+        sockets::of_process(self.pid())
     }
 
     /// How long ago it was started.

@@ -6,7 +6,7 @@
 
 use crate::cluster::{ClusterSpec, Task};
 use crate::error::{Error, ErrorCode, Result};
-use crate::ids::{Attempt, Caller, ClientUse, Incarnation};
+use crate::ids::{Caller, ClientUse, Incarnation};
 use crate::sync::lock;
 use crate::variables::STAGING;
 use crate::wire::header::{Header, SESSION};
@@ -107,7 +107,7 @@ struct PeersHandle {
 #[derive(Debug)]
 struct Shared {
     cluster: ClusterSpec,
-    caller: Mutex<Caller>,
+    caller: Caller,
     client_use: Option<ClientUse>,
     connections: Connections,
     runtime: Handle,
@@ -141,7 +141,7 @@ impl Peers {
         let closing = CancellationToken::new();
         let shared = Shared {
             cluster,
-            caller: Mutex::new(caller),
+            caller,
             client_use,
             connections,
             runtime,
@@ -159,7 +159,7 @@ impl Peers {
         &self.shared().cluster
     }
 
-    /// Who calls, in the attempt that is known now.
+    /// Who calls, in its attempt.
     pub fn caller(&self) -> Caller {
         self.shared().caller()
     }
@@ -167,11 +167,6 @@ impl Peers {
     /// The control runtime.
     pub fn runtime(&self) -> &Handle {
         &self.shared().runtime
-    }
-
-    /// Says which attempt the run is in, as soon as the leader has told. Stands in every later header.
-    pub fn set_attempt(&self, attempt: Attempt) {
-        lock(&self.shared().caller).attempt = Some(attempt);
     }
 
     /// Calls `task`: opens a session there if the run has none, then runs `call` with a channel and a header, again
@@ -273,11 +268,11 @@ impl Peers {
 
 impl Shared {
     fn caller(&self) -> Caller {
-        lock(&self.caller).clone()
+        self.caller.clone()
     }
 
     fn closed(&self) -> Error {
-        Error::new(ErrorCode::Cancelled, format!("run `{}` is ending", lock(&self.caller).run_id))
+        Error::new(ErrorCode::Cancelled, format!("run `{}` is ending", self.caller.run_id))
     }
 
     /// Makes a timer of the control runtime: the caller's may have none.

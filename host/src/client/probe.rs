@@ -45,15 +45,11 @@ async fn ask(address: &str, caller: Caller) -> Result<Incarnation, Failure> {
     let channel = endpoint(address).map_err(|error| broken(error.message))?.connect_lazy();
     let request = v1::GetStatusRequest { header: Some((&Header::new(caller)).into()), brief: true };
     let response = ClusterClient::new(channel).get_status(request).await.map_err(|status| {
-        let mut failure = failure(&status).unwrap_or_else(|| {
+        let failure = failure(&status).unwrap_or_else(|| {
             // A dchost server that refuses shows that something lives there, but not which incarnation.
             broken(answer(&status).map_or_else(|| status.message().to_owned(), |error| error.to_string()))
         });
-        if failure.kind == FailureKind::Broken {
-            // The connection was made: a refused or silent one is told apart above.
-            failure.text = format!("it listens, but does not answer as a dchost server ({})", failure.text);
-        }
-        failure
+        failure.listening()
     })?;
     answered_by(response.into_inner().header.as_ref()).map_err(|error| broken(error.message))
 }

@@ -1,5 +1,6 @@
 //! `dchost inspect`: what a file is and whether it would run, without running it.
 
+use super::print;
 use crate::cli::{self, InspectFormat};
 use crate::config::{self, Environment};
 use crate::coordinator::resolve::values::digest_text;
@@ -8,7 +9,6 @@ use crate::runtime::{Engine, FileKind, Inspection, Item};
 use crate::text::shown;
 use serde_json::{Value, json};
 use std::fmt::Write as _;
-use std::io::{self, Write};
 use std::path::Path;
 
 /// Prints what a file is to stdout, as text or as one JSON object.
@@ -19,7 +19,7 @@ use std::path::Path;
 /// The settings are refused; [`LoadError`](crate::runtime::LoadError): the file can't be read, or with `--check`, a run with the same settings would refuse
 /// it; stdout can't be written.
 pub fn run(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Exit> {
-    let inspection = match inspect(args, environment) {
+    let mut inspection = match inspect(args, environment) {
         Ok(inspection) => inspection,
         Err(error) => {
             if args.format == InspectFormat::Json {
@@ -29,12 +29,15 @@ pub fn run(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Exi
             return Err(error);
         }
     };
+    let refusal = inspection.refusal.take().map(anyhow::Error::from);
+    // As a run says it.
+    let why = refusal.as_ref().map(|error| format!("{error:#}"));
     match args.format {
-        InspectFormat::Json => print(&format!("{}\n", object(&args.file, &inspection)))?,
-        InspectFormat::Text => print(&text(&args.file, &inspection))?,
+        InspectFormat::Json => print(&format!("{}\n", object(&args.file, &inspection, why.as_deref())))?,
+        InspectFormat::Text => print(&text(&args.file, &inspection, why.as_deref()))?,
     }
-    match inspection.refusal {
-        Some(error) if args.check => Err(error.into()),
+    match refusal {
+        Some(error) if args.check => Err(error),
         _ => Ok(Exit::Done),
     }
 }
@@ -49,30 +52,7 @@ fn inspect(args: &cli::Inspect, environment: &Environment) -> anyhow::Result<Ins
     Ok(runtime.block_on(engine.inspect(&args.file, &settings.limits.of_guest()))?)
 }
 
-fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // The reader has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
-}
-
-/// Why a run refuses it, as the run would say it.
-fn refusal(inspection: &Inspection) -> Option<String> {
-    // The chain, as a run prints it.
-    let error = inspection.refusal.as_ref()?;
-    let mut text = error.to_string();
-    let mut source = std::error::Error::source(error);
-    while let Some(error) = source {
-        // Writing to a string can't fail, here and below.
-        let _ = write!(text, ": {error}");
-        source = error.source();
-    }
-    Some(text)
-}
-
-fn object(file: &Path, inspection: &Inspection) -> Value {
+fn object(file: &Path, inspection: &Inspection, refusal: Option<&str>) -> Value {
     let items = |items: &[Item]| -> Vec<_> {
         items
             .iter()
@@ -100,7 +80,7 @@ fn object(file: &Path, inspection: &Inspection) -> Value {
         "imports": surface.map(|surface| items(&surface.imports)),
         "exports": surface.map(|surface| items(&surface.exports)),
         "unlisted": surface.map_or(0, |surface| surface.more),
-        "refusal": refusal(inspection),
+        "refusal": refusal,
         "error": null,
     })
 }
@@ -114,7 +94,7 @@ fn what(kind: &FileKind) -> Option<&str> {
     }
 }
 
-fn text(file: &Path, inspection: &Inspection) -> String {
+fn text(file: &Path, inspection: &Inspection, refusal: Option<&str>) -> String {
     let kind = match &inspection.kind {
         FileKind::Component => "a component".to_owned(),
         FileKind::CoreModule => "a core module, which dchost doesn't run".to_owned(),
@@ -124,6 +104,7 @@ fn text(file: &Path, inspection: &Inspection) -> String {
     };
     let mut text = format!("{} is {kind}\n", shown(&file.display().to_string()));
     let mut row = |name: &str, value: String| {
+        // Writing to a string can't fail, here and below.
         let _ = writeln!(text, "{name:<10}{value}");
     };
     row("size", format!("{} bytes", inspection.size_bytes));
@@ -155,7 +136,7 @@ fn text(file: &Path, inspection: &Inspection) -> String {
     }
     // No blanks at the ends of lines, whatever a row holds.
     let mut text: String = text.lines().flat_map(|line| [line.trim_end(), "\n"]).collect();
-    match refusal(inspection) {
+    match refusal {
         Some(refusal) => {
             let _ = writeln!(text, "\na run refuses it: {refusal}");
         }

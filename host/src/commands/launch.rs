@@ -17,6 +17,7 @@ use crate::coordinator::console::{LineFormat, ProgressMode, Screen, Stream, json
 use crate::coordinator::resolve::values::EndRule;
 use crate::coordinator::siblings::CLIENT;
 use crate::exit::Exit;
+use crate::files::{self, ReadError};
 use crate::handles::Level;
 use anyhow::Context as _;
 use child::{Child, ChildCommand, Display};
@@ -78,9 +79,9 @@ pub enum LaunchError {
     Module {
         /// The path as given.
         path: PathBuf,
-        /// What the system said.
+        /// Why not.
         #[source]
-        source: io::Error,
+        source: ReadError,
     },
     /// No port to be had on loopback.
     #[error("cannot bind a port of 127.0.0.1 for {task}")]
@@ -225,14 +226,26 @@ fn run_on(
     let mut supervisor = Supervisor::new(&tasks, leader(options), options.end_never);
     let say = |text: &str| screen.log_line(Stream::Stderr, own_line(width, options.format, text).into_bytes());
     supervise(say, &mut supervisor, &children, received);
-    wait_for_output(&all_drained);
+    if let Some(signal) = wait_for_output(screen, &all_drained, received)
+        && supervisor.exit() == Exit::Done
+    {
+        // Nobody runs any more whom it could end but the launcher.
+        supervisor.signal(signal, Instant::now());
+    }
     screen.end_bars();
     let rows = table::rows(&supervisor, &children);
     for line in table::render(&rows, options.format) {
         screen.log_line(Stream::Stderr, line.into_bytes());
     }
     screen.flush(FLUSH_TIMEOUT);
-    Ok(supervisor.exit())
+    match screen.lost() {
+        Some(lost) if supervisor.exit() == Exit::Done => {
+            say(&lost.to_string());
+            screen.flush(FLUSH_TIMEOUT);
+            Ok(Exit::Files)
+        }
+        _ => Ok(supervisor.exit()),
+    }
 }
 
 /// Lets `supervisor` decide until every child has ended.
@@ -276,23 +289,32 @@ fn own_line(width: usize, format: LineFormat, text: &str) -> String {
     }
 }
 
-/// Waits until the children's last lines are handed to the screen; a pipe that somebody else holds open ends no wait.
-fn wait_for_output(all_drained: &Receiver<()>) {
-    let deadline = Instant::now() + FLUSH_TIMEOUT;
+/// Waits until the children's last lines are written, as long as their reader takes or until a signal comes, which is
+/// returned. A pipe that somebody else holds open and writes nothing to ends no wait.
+fn wait_for_output(screen: &Screen, all_drained: &Receiver<()>, received: &Receiver<Event>) -> Option<StopSignal> {
     loop {
-        match all_drained.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok(()) => {}
-            Err(RecvTimeoutError::Disconnected | RecvTimeoutError::Timeout) => return,
+        let lines = screen.output_lines();
+        let deadline = Instant::now() + FLUSH_TIMEOUT;
+        let handed_over = loop {
+            match all_drained.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                Ok(()) => {}
+                Err(error) => break error == RecvTimeoutError::Disconnected,
+            }
+        };
+        // Lines that came meanwhile had waited for room on the screen, and more may come.
+        if screen.flush_output(FLUSH_TIMEOUT) && (handed_over || screen.output_lines() == lines) {
+            return None;
+        }
+        if let Ok(Event::Signal(signal)) = received.try_recv() {
+            return Some(signal);
         }
     }
 }
 
 fn check_module(options: &LaunchOptions) -> Result<(), LaunchError> {
     let path = &options.module;
-    let opened = std::fs::File::open(path)
-        .and_then(|file| file.metadata())
-        .and_then(|metadata| if metadata.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { Ok(()) });
-    opened.map_err(|source| LaunchError::Module { path: path.clone(), source })
+    files::open(path).map_err(|source| LaunchError::Module { path: path.clone(), source })?;
+    Ok(())
 }
 
 /// The task whose process leads the job.

@@ -1,8 +1,8 @@
 //! `dchost new`: writes a crate with a first worker_fn, a native test and a README.
 
+use super::print;
 use crate::cli;
 use crate::exit::Exit;
-use anyhow::Context as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -193,7 +193,7 @@ pub fn run(args: &cli::New) -> anyhow::Result<Exit> {
         .and_then(|name| create(&args.path, &name, SdkSource::detect()).map(|files| (name, files)));
     match created {
         Ok((name, files)) => {
-            report(&mut io::stdout().lock(), &args.path, &name, &files).context("write to standard output")?;
+            print(&report(&args.path, &name, &files))?;
             Ok(Exit::Done)
         }
         Err(error) => {
@@ -285,17 +285,13 @@ fn io_error<'a>(action: &'static str, path: &'a Path) -> impl FnOnce(io::Error) 
     move |source| NewError::Io { action, path: path.to_owned(), source }
 }
 
-fn report(out: &mut impl io::Write, dir: &Path, name: &str, files: &[PathBuf]) -> io::Result<()> {
-    writeln!(out, "wrote `{name}`:")?;
-    for file in files {
-        writeln!(out, "  {}", dir.join(file).display())?;
-    }
-    let wasm = name.replace('-', "_");
-    writeln!(out, "next:")?;
-    writeln!(out, "  cd {}", dir.display())?;
-    writeln!(out, "  cargo test")?;
-    writeln!(out, "  cargo build --profile guest --target wasm32-wasip2")?;
-    writeln!(out, "  dchost launch --workers 3 --ps 1 --module target/wasm32-wasip2/guest/{wasm}.wasm")
+fn report(dir: &Path, name: &str, files: &[PathBuf]) -> String {
+    let files: String = files.iter().map(|file| format!("  {}\n", dir.join(file).display())).collect();
+    let (dir, wasm) = (dir.display(), name.replace('-', "_"));
+    format!(
+        "wrote `{name}`:\n{files}next:\n  cd {dir}\n  cargo test\n  cargo build --profile guest --target wasm32-wasip2\n  \
+         dchost launch --workers 3 --ps 1 --module target/wasm32-wasip2/guest/{wasm}.wasm\n"
+    )
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
 //! `dchost plan`: prints what would run, without running it.
 
+use super::print;
+use super::table::aligned;
 use crate::cli::{self, PlanFormat};
 use crate::config::{self, Environment};
 use crate::coordinator::plan::Plan;
 use crate::exit::Exit;
 use serde_json::{Value, json};
 use std::ffi::OsString;
-use std::io::{self, Write};
 
 /// Prints the plan to stdout, as a table or as one JSON object; warnings go to the log.
 ///
@@ -45,15 +46,6 @@ pub fn print_usage_error(arguments: &[OsString], error: &clap::Error) -> bool {
     let is_plan = arguments.iter().any(|argument| argument == "plan");
     let wanted = json && is_plan && error.use_stderr();
     wanted && print(&format!("{}\n", json_error(error.to_string().trim_end()))).is_ok()
-}
-
-fn print(text: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        // The reader has seen enough.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        result => result,
-    }
 }
 
 /// The plan as an object: `server` (or null), `runs`, and `error` null.
@@ -110,15 +102,8 @@ fn table(plan: &Plan) -> String {
         ]
     });
     let rows: Vec<_> = std::iter::once(header).chain(rows).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
-    let widths: [usize; 6] = std::array::from_fn(width);
     text.push('\n');
-    for row in rows {
-        let cells: Vec<_> = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}")).collect();
-        text += cells.join("  ").trim_end();
-        text.push('\n');
-    }
-    text
+    text + &aligned(&rows)
 }
 
 #[cfg(test)]

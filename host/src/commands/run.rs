@@ -56,5 +56,14 @@ pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &En
         None => {}
     }
     console.flush(FLUSH_TIMEOUT);
-    Ok(outcome.exit)
+    match console.screen().lost() {
+        // What the guest printed may be all that the run was for. A failure of the run's own comes first, and its loss was
+        // logged when it happened.
+        Some(lost) if outcome.exit == Exit::Done => {
+            console.error(&lost.to_string());
+            console.flush(FLUSH_TIMEOUT);
+            Ok(Exit::Files)
+        }
+        _ => Ok(outcome.exit),
+    }
 }

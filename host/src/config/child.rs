@@ -51,13 +51,9 @@ pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     flags.given("--max-tensor", &limits.max_tensor, |&value| size_text(value));
     flags.given("--max-module-size", &limits.max_module_size, |&value| size_text(value));
     flags.given("--compile-timeout", &limits.compile_timeout, |&value| duration(value));
-    if let Some(bytes) = limits.max_variable_bytes.value {
-        flags.add("--max-variable-bytes", size_text(bytes));
-    }
+    flags.given("--max-variable-bytes", &limits.max_variable_bytes, ToString::to_string);
     flags.given("-W", &limits.cpu_timeout, |&value| WasmOption::CpuTimeout(value).to_string());
-    if let Some(fuel) = limits.fuel.value {
-        flags.add("-W", WasmOption::Fuel(fuel).to_string());
-    }
+    flags.given("-W", &limits.fuel, |&value| WasmOption::Fuel(value).to_string());
     flags.given("-W", &limits.max_wasm_stack, |&value| WasmOption::MaxWasmStack(value).to_string());
     flags.given("-W", &limits.max_handles, |&value| WasmOption::MaxHandles(value).to_string());
     flags.given("-W", &limits.max_output, |&value| WasmOption::MaxOutput(value).to_string());

@@ -2,8 +2,8 @@
 
 use super::{KEYS, twin};
 use crate::coordinator::resolve::{Fault, values};
+use crate::files::{self, ReadError};
 use crate::text::{LIKENESS_MIN, nearest, shown};
-use std::fs::File;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
@@ -40,7 +40,7 @@ impl ConfigFile {
     pub(super) fn parse(path: &Path, text: &str) -> Result<Self, Vec<Fault>> {
         let place = format!("`{}`", path.display());
         let table: Table = text.parse().map_err(|error: toml::de::Error| {
-            let line = error.span().map_or(1, |span| text[..span.start.min(text.len())].lines().count().max(1));
+            let line = error.span().map_or(1, |span| line_at(text, span.start));
             vec![Fault::new(&place, format!("is no TOML: {} in line {line}", error.message().trim()), "")]
         })?;
         let unknown = table.keys().filter(|key| !KEYS.contains(&key.as_str()) || NOT_IN_FILE.contains(&key.as_str()));
@@ -109,15 +109,21 @@ impl ConfigFile {
     }
 }
 
+/// The line, from 1, of a byte of a text; the end of the text is on its last line.
+fn line_at(text: &str, at: usize) -> usize {
+    let before = text.bytes().take(at).filter(|&byte| byte == b'\n').count();
+    (before + 1).min(text.lines().count()).max(1)
+}
+
 /// Reads a small text file, without its byte order mark.
 ///
 /// # Errors
 /// It can't be read, is too large or is not UTF-8.
-pub(super) fn read_text(path: &Path) -> std::io::Result<String> {
+pub(super) fn read_text(path: &Path) -> Result<String, ReadError> {
     let mut text = String::new();
-    let read = File::open(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
+    let read = files::open_text(path)?.take(FILE_BYTES_MAX + 1).read_to_string(&mut text)?;
     if read as u64 > FILE_BYTES_MAX {
-        return Err(std::io::Error::other(format!("larger than {}", values::size_text(FILE_BYTES_MAX))));
+        return Err(std::io::Error::other(format!("larger than {}", values::size_text(FILE_BYTES_MAX))).into());
     }
     Ok(text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text))
 }

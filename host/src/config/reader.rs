@@ -188,23 +188,26 @@ impl<'a> Reader<'a> {
         found
     }
 
-    /// The directory of compiled components.
-    pub(super) fn cache(&mut self, dir: Option<PathBuf>, no_cache: bool) -> Setting<Cache> {
-        if no_cache {
-            return Setting { value: Cache::Off, origin: Origin::Flag };
-        }
-        if dir.is_none() {
-            let off = self.switch("no-cache", false);
-            if off.value {
-                return Setting { value: Cache::Off, origin: off.origin };
+    /// Where compiled components are kept: what the higher layer of the two settings says, and nowhere where one layer
+    /// says both. Flags can't say both, so that one of them is all that counts. `compiles`: whether a component will be compiled.
+    pub(super) fn cache(&mut self, dir: Option<PathBuf>, no_cache: bool, compiles: bool) -> Setting<Cache> {
+        let off = if dir.is_some() { Setting::default(false) } else { self.switch("no-cache", no_cache) };
+        let dir = if no_cache { None } else { self.pick("cache-dir", dir, values::path) };
+        match dir {
+            Some(Setting { value, origin }) if !off.value || origin.rank() > off.origin.rank() => {
+                return Setting { value: Cache::Dir(value), origin };
             }
-        }
-        if let Some(Setting { value, origin }) = self.pick("cache-dir", dir, values::path) {
-            return Setting { value: Cache::Dir(value), origin };
+            _ if off.value => return Setting { value: Cache::Off, origin: off.origin },
+            _ => {}
         }
         // The base directory rules of freedesktop.org: a relative XDG_CACHE_HOME doesn't count.
         let base = self.environment.directory("XDG_CACHE_HOME");
         let base = base.or_else(|| self.environment.directory("HOME").map(|home| home.join(".cache")));
+        if base.is_none() && compiles {
+            let why = "neither XDG_CACHE_HOME nor HOME is an absolute path";
+            self.warnings
+                .push(format!("compiled components are kept nowhere, since {why}: give --cache-dir, or --no-cache"));
+        }
         Setting::default(base.map_or(Cache::Off, |base| Cache::Dir(base.join("dchost"))))
     }
 }

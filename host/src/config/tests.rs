@@ -146,6 +146,18 @@ fn files_may_have_windows_line_ends_and_a_byte_order_mark() {
 fn broken_files_are_told_by_line() {
     let file = ConfigFile::new("end = \"never\"\nfuel = \n");
     check_fault(&settings(&["--config", &file.path], &[]), &["no TOML", "line 2"]);
+    for (text, line) in [
+        ("=", "line 1"),
+        ("\n\n= 1\n", "line 3"),
+        ("\u{feff}\r\n\r\n= 1\r\n", "line 3"),
+        ("# \u{e9}\nend = 1\nend = 1\n", "line 3"),
+        ("end = 1\n[a\n", "line 2"),
+        ("a = [\n1,\n", "line 2"),
+        ("a = \"\"\"\n\n", "line 2"),
+    ] {
+        let file = ConfigFile::new(text);
+        check_fault(&settings(&["--config", &file.path], &[]), &["no TOML", &format!("in {line}")]);
+    }
     let file = ConfigFile::new("fuel = [1]\n");
     check_fault(&settings(&["--config", &file.path], &[]), &["`fuel`", "array"]);
     check_fault(&settings(&["--config=/nowhere/job.toml"], &[]), &["`--config`", "/nowhere/job.toml"]);
@@ -213,11 +225,29 @@ fn guest_variables_are_set_or_handed_over() {
 fn directories_of_the_guest_must_be_there() {
     let file = ConfigFile::new("");
     let dir = Path::new(&file.path).parent().expect("a parent").to_str().expect("UTF-8").to_owned();
-    let run = |grant: &str| run(&cli(&["--module=m", "--dir", grant]).run, &Environment::default());
-    assert!(run(&format!("{dir}::/data:ro")).is_ok());
-    for (grant, text) in [(file.path.as_str(), "no directory"), ("/nowhere/data", "can't be used")] {
-        let report = run(grant).expect_err("refused").to_string();
-        assert!(report.contains("`--dir`") && report.contains(grant) && report.contains(text), "{report}");
+    // A plan of what a run would refuse would be none.
+    let faults = |flag: &str| {
+        let (cli, environment) = (cli(&["--module=m", flag]), Environment::default());
+        [run(&cli.run, &environment).err(), plan(&cli.run, &environment).err()]
+            .map(|faults| faults.map(|f| f.to_string()))
+    };
+    for good in [format!("--dir={dir}::/data:ro"), format!("-Dcoredump={dir}")] {
+        assert_eq!(faults(&good), [None, None], "{good}");
+    }
+    for (flag, path, text) in [
+        ("--dir", file.path.as_str(), "no directory"),
+        ("--dir", "/nowhere/data", "can't be used"),
+        ("-D coredump", file.path.as_str(), "no directory"),
+        ("-D coredump", "/nowhere/data", "no directory"),
+    ] {
+        let given = format!("{}={path}", flag.replace(' ', ""));
+        for report in faults(&given) {
+            let report = report.unwrap_or_else(|| panic!("`{given}` is accepted"));
+            assert!(
+                report.contains(&format!("`{flag}`")) && report.contains(path) && report.contains(text),
+                "{report}"
+            );
+        }
     }
 }
 
@@ -231,6 +261,56 @@ fn compiled_components_are_kept_in_the_users_cache() {
     assert_eq!(cache(&[], &[("HOME", "/home/u"), ("XDG_CACHE_HOME", "relative")]), dir("/home/u/.cache/dchost"));
     assert_eq!(cache(&["--no-cache"], &[("DCHOST_CACHE_DIR", "/c")]), Cache::Off);
     assert_eq!(cache(&["--cache-dir=/d"], &[("DCHOST_NO_CACHE", "true")]), dir("/d"));
+}
+
+/// Flags, variables and the text of the file; the cache that they make, with its origin.
+type Said<'a> = (&'a [&'a str], &'a [(&'a str, &'a str)], &'a str, &'a str);
+
+/// Aim: settings that exclude each other keep the order of the layers. Method: each layer says one of the two, or both.
+#[test]
+fn a_cache_is_where_the_highest_layer_says() {
+    let off = "no-cache = true\n";
+    let (dir, both) = ("cache-dir = \"/f\"\n", "no-cache = true\ncache-dir = \"/f\"\n");
+    let (env_off, env_on, env_dir) = (("DCHOST_NO_CACHE", "1"), ("DCHOST_NO_CACHE", "0"), ("DCHOST_CACHE_DIR", "/e"));
+    let table: [Said; 13] = [
+        (&[], &[], off, "off (`no-cache` in `FILE`)"),
+        (&[], &[], dir, "/f (`cache-dir` in `FILE`)"),
+        (&[], &[], both, "off (`no-cache` in `FILE`)"),
+        (&[], &[env_dir], off, "/e (`DCHOST_CACHE_DIR`)"),
+        (&[], &[env_dir], both, "/e (`DCHOST_CACHE_DIR`)"),
+        (&[], &[env_off], dir, "off (`DCHOST_NO_CACHE`)"),
+        (&[], &[env_off, env_dir], dir, "off (`DCHOST_NO_CACHE`)"),
+        (&[], &[env_on], off, "off (default)"),
+        (&[], &[env_on], both, "/f (`cache-dir` in `FILE`)"),
+        (&[], &[env_on, env_dir], off, "/e (`DCHOST_CACHE_DIR`)"),
+        (&["--no-cache"], &[env_dir], dir, "off (`--no-cache`)"),
+        (&["--cache-dir=/d"], &[env_off], off, "/d (`--cache-dir`)"),
+        (&["--cache-dir=/d"], &[("DCHOST_NO_CACHE", "nonsense")], off, "/d (`--cache-dir`)"),
+    ];
+    for (flags, pairs, text, expected) in table {
+        let file = ConfigFile::new(text);
+        let config = format!("--config={}", file.path);
+        let flags: Vec<_> = flags.iter().copied().chain([config.as_str(), "--module=m"]).collect();
+        let resolved = run(&cli(&flags).run, &environment(pairs)).unwrap_or_else(|faults| panic!("{faults}")).resolved;
+        let line = format!("cache-dir = {}", expected.replace("FILE", &file.path));
+        assert!(resolved.describe().lines().any(|shown| shown == line), "{line} is not in\n{}", resolved.describe());
+    }
+}
+
+#[test]
+fn a_higher_layer_can_take_a_limit_away() {
+    let file = ConfigFile::new("fuel = 9\nmax-variable-bytes = \"1GiB\"\ntimeout = \"1h\"\ncpu-timeout = \"1h\"\n");
+    let config = format!("--config={}", file.path);
+    let flags = ["--max-variable-bytes=none", "--timeout=none", "-Wfuel=off,cpu-timeout=none", &config];
+    let names = ["DCHOST_MAX_VARIABLE_BYTES", "DCHOST_TIMEOUT", "DCHOST_CPU_TIMEOUT"];
+    let pairs: Vec<_> = names.map(|name| (name, "none")).into_iter().chain([("DCHOST_FUEL", "off")]).collect();
+    for read in [settings(&flags, &[]), settings(&[&config], &pairs)] {
+        assert_eq!(read.faults, []);
+        assert_eq!((read.limits.fuel.value, read.limits.max_variable_bytes.value), (None, SizeLimit(None)));
+        assert_eq!((read.timeout.value, read.limits.cpu_timeout.value), (Timeout(None), Timeout(None)));
+    }
+    let written = format!("fuel = {:?}\n", "off");
+    assert_eq!(settings(&[&format!("--config={}", ConfigFile::new(&written).path)], &[]).limits.fuel.value, None);
 }
 
 fn launched(flags: &[&str], pairs: &[(&str, &str)]) -> Result<LaunchConfig, Faults> {

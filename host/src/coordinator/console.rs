@@ -13,7 +13,7 @@ mod screen;
 pub use event::{EVENT_BYTE, Event};
 pub use line::json_line;
 pub use progress::{Progress, ProgressView};
-pub use screen::{ProgressMode, Screen, Stream};
+pub use screen::{LostOutput, ProgressMode, Screen, Stream};
 
 #[cfg(test)]
 pub(crate) use screen::testing;
@@ -146,7 +146,7 @@ impl Console for ProcessConsole {
         let (stream, level) = match origin {
             Origin::Stdout => (Stream::Stdout, Level::Info),
             Origin::Stderr => (Stream::Stderr, Level::Info),
-            Origin::Log(level) if level < options.level => return,
+            Origin::Log(_) if !self.shows(origin) => return,
             Origin::Log(level) => (Stream::Stderr, level),
         };
         // The runtime has escaped the text already; a second look costs little and keeps events unforgeable.
@@ -157,6 +157,10 @@ impl Console for ProcessConsole {
             (LineFormat::Text, _) => format!("{prefix}{text}"),
         };
         screen.line(stream, line.into_bytes());
+    }
+
+    fn shows(&self, origin: Origin) -> bool {
+        !matches!(origin, Origin::Log(level) if level < self.shared.options.level)
     }
 
     fn progress(&self, done: u64, total: Option<u64>, note: &str) {

@@ -26,6 +26,11 @@ impl LocalVariables {
         LocalVariables { store, container: container.into(), attempt, runtime, spare: Spare::default() }
     }
 
+    /// Shares the memory of large values with other views.
+    pub fn with_spare(self, spare: Spare) -> Self {
+        LocalVariables { spare, ..self }
+    }
+
     /// Opened for each call, so that a deleted container is made anew and an attempt that is over is refused.
     fn open(&self) -> Result<Container> {
         self.store.open(&self.container, self.attempt)

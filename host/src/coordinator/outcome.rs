@@ -5,6 +5,7 @@ use crate::cluster::Task;
 use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
 use crate::runtime::{RunEnd, RunReport};
+use crate::text::with_lines;
 
 /// How a process ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,7 +51,9 @@ pub fn of_run(report: &RunReport, interrupted: Option<(Exit, Error)>) -> Outcome
         RunEnd::GuestExit { ok: false, code: None } => {
             Outcome::failed(Exit::WorkerError, "the guest exited with a failure; WASI 0.2 doesn't pass its number on")
         }
-        RunEnd::Trap { kind, report } => Outcome::failed(Exit::Trap, format!("the guest trapped: {kind}\n{report}")),
+        RunEnd::Trap { kind, report } => {
+            Outcome::failed(Exit::Trap, with_lines(&format!("the guest trapped: {kind}"), report))
+        }
         RunEnd::Limit { message, .. } => return Outcome::failed(Exit::Limit, message.clone()),
         RunEnd::Refused { message } => return Outcome::failed(Exit::Refused, message.clone()),
         RunEnd::HostBug { message } => return Outcome::failed(Exit::Bug, message.clone()),

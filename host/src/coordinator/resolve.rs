@@ -12,6 +12,7 @@ mod launch;
 mod listen;
 mod mode;
 mod settings;
+mod status;
 mod task;
 pub mod values;
 
@@ -19,6 +20,7 @@ pub use fault::{Fault, Faults};
 pub use launch::check_launch;
 pub use listen::Listen;
 pub use settings::{Cache, ClusterText, LimitSettings, Origin, Setting, Settings};
+pub use status::{Asked, Target, resolve_status};
 
 use crate::attend::{Mode, Replication};
 use crate::cluster::{ClusterSpec, Task, TaskType};
@@ -236,7 +238,7 @@ impl Resolver<'_> {
             env: settings.env_values.clone(),
             net: settings.allow_net.value.clone(),
             limits: settings.limits.of_guest(),
-            variable_bytes_max: settings.limits.max_variable_bytes.value,
+            variable_bytes_max: settings.limits.max_variable_bytes.value.0,
             engine: settings.engine(),
             digest: settings.digest.as_ref().map(|digest| digest.value),
             coredump_dir: settings.coredump.as_ref().map(|dir| dir.value.clone()),

@@ -33,7 +33,7 @@ use crate::handles::{Handles, Job, TaskVariables};
 use crate::ids::{Caller, ClientUse, RunId};
 use crate::runtime::{Engine, GuestOptions, Module};
 use crate::variables::{Spare, Store, StoreOptions};
-use guest::{Ended, Guests, Overseer};
+use guest::{Dump, Ended, Guests, Overseer};
 use standing::{Standing, StandingOptions};
 use std::net::TcpListener;
 use std::path::Path;
@@ -49,6 +49,12 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// How long the control runtime's blocking calls (name look-ups, files) may hold up the process's end.
 const RUNTIME_TIMEOUT: Duration = Duration::from_millis(200);
+
+/// How often a process that waits for the reader of its output looks whether it has to end.
+const OUTPUT_POLL: Duration = Duration::from_millis(100);
+
+/// Attempts that may leave a core dump: those after them mostly end as they did, and each dump is as large as the memory.
+const DUMPED_ATTEMPTS_MAX: u32 = 3;
 
 /// Runs this process's task to its end.
 ///
@@ -70,11 +76,12 @@ pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessCo
         Ok(runtimes) => runtimes,
         Err(error) => return Outcome::failed(Exit::Files, format!("can't start threads: {error}")),
     };
+    let spare = Spare::new(resolved.limits.tensor_bytes_max);
     let container = match &resolved.container {
         Some(container) => container.clone(),
         None => format!("run-{}", RunId::draw(&mut rand::rng())),
     };
-    let process = Arc::new(Process { resolved, container, console, guests });
+    let process = Arc::new(Process { resolved, container, console, guests, spare });
     let outcome = control.block_on(process.run(listener));
     drop(process);
     control.shutdown_timeout(RUNTIME_TIMEOUT);
@@ -88,6 +95,8 @@ struct Process {
     container: String,
     console: ProcessConsole,
     guests: Guests,
+    /// Memory of large values that a run has read, from here or from other tasks.
+    spare: Spare,
 }
 
 impl Process {
@@ -96,6 +105,29 @@ impl Process {
             Ok(stop) => stop,
             Err(error) => return Outcome::failed(Exit::Files, format!("can't watch for signals: {error}")),
         };
+        let outcome = self.run_until(listener, &stop).await;
+        match self.output_read(&stop).await {
+            Some(reason) if outcome.exit == Exit::Done => stopped(&reason),
+            _ => outcome,
+        }
+    }
+
+    /// Waits until what the guest printed is read: as it waited while it ran. Says what ended the wait, if that did.
+    async fn output_read(&self, stop: &Stop) -> Option<Reason> {
+        loop {
+            let screen = self.console.screen().clone();
+            let written = tokio::task::spawn_blocking(move || screen.flush_output(OUTPUT_POLL)).await;
+            // The thread for it doesn't panic.
+            if written.unwrap_or(true) {
+                return None;
+            }
+            if let Some(reason) = stop.now() {
+                return Some(reason);
+            }
+        }
+    }
+
+    async fn run_until(self: &Arc<Self>, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
         let module = match &self.resolved.module {
             None => None,
             Some(path) => tokio::select! {
@@ -108,16 +140,16 @@ impl Process {
         };
         let runs = self.resolved.plan.runs.as_slice();
         if runs.is_empty() {
-            return self.join(listener, module.as_ref(), &stop).await;
+            return self.join(listener, module.as_ref(), stop).await;
         }
         let Some(module) = module else {
             return Outcome::failed(Exit::Bug, "a run was planned without a module; a bug in dchost, please report it");
         };
         let contexts: Vec<_> = runs.iter().cloned().map(Arc::new).collect();
         match (self.resolved.task, contexts.as_slice()) {
-            (Some(task), [context]) => self.run_task(task, listener, &module, context.clone(), &stop).await,
-            (None, [context]) if context.cluster.is_empty() => self.run_local(&module, context.clone(), &stop).await,
-            (None, contexts) => self.run_client(&module, contexts, &stop).await,
+            (Some(task), [context]) => self.run_task(task, listener, &module, context.clone(), stop).await,
+            (None, [context]) if context.cluster.is_empty() => self.run_local(&module, context.clone(), stop).await,
+            (None, contexts) => self.run_client(&module, contexts, stop).await,
             (Some(task), several) => {
                 let text = format!("{} runs were planned for {task}; a bug in dchost, please report it", several.len());
                 Outcome::failed(Exit::Bug, text)
@@ -125,14 +157,11 @@ impl Process {
         }
     }
 
-    /// Loads the component; every refusal is the user's to mend.
+    /// Loads the component. A refusal is the user's to mend, but for a machine that has no thread left, and bugs.
     async fn load(&self, path: &Path) -> Result<Module, Outcome> {
-        let refuse = |error: anyhow::Error| Outcome::failed(Exit::Refused, format!("{error:#}"));
-        let engine = Engine::new(self.resolved.engine.clone()).map_err(|error| refuse(error.into()))?;
-        let module = engine
-            .load(path)
-            .await
-            .map_err(|error| Outcome::failed(error.exit(), format!("{:#}", anyhow::Error::from(error))))?;
+        let refused = |exit: Exit, error: anyhow::Error| Outcome::failed(exit, format!("{error:#}"));
+        let engine = Engine::new(self.resolved.engine.clone()).map_err(|error| refused(error.exit(), error.into()))?;
+        let module = engine.load(path).await.map_err(|error| refused(error.exit(), error.into()))?;
         let line =
             format!("component `{}`, {} bytes, {}", module.name(), module.size_bytes(), digest_text(&module.digest()));
         if self.resolved.launched {
@@ -140,7 +169,7 @@ impl Process {
         } else {
             tracing::info!("{line}");
         }
-        module.check_limits(&self.resolved.limits).map_err(|error| refuse(error.into()))?;
+        module.check_limits(&self.resolved.limits).map_err(|error| refused(error.exit(), error.into()))?;
         Ok(module)
     }
 
@@ -221,14 +250,30 @@ impl Process {
             local: self.local_variables(&store, attempt),
             console: self.console.clone(),
             name: task.to_string(),
+            attempt: number,
         };
-        let ended = self.run_guest(module, context, reach, stop).await;
-        // What the run wrote is in place before anybody hears that it has ended.
-        let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
+        let (ended, dump) = self.run_guest(module, context, reach, stop).await;
+        let end = async {
+            // What the run wrote is in place before anybody hears that it has ended.
+            let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
+            self.end_task(&standing, ended, stop).await
+        };
+        // Side by side: the others need not wait for a disk to hear that this run has ended.
+        let dumped = async {
+            if let Some(dump) = dump {
+                dump.finish(stop).await;
+            }
+        };
+        tokio::join!(end, dumped).0
+    }
+
+    /// Tells the leader how the run has ended, and waits until the task may go.
+    async fn end_task(&self, standing: &Standing, ended: Ended, stop: &Stop) -> Outcome {
         let own = match ended {
             Ended::Run(outcome) => outcome,
-            Ended::Stopped(reason, outcome) => return self.leave(&standing, &reason, outcome).await,
+            Ended::Stopped(reason, outcome) => return self.leave(standing, &reason, outcome).await,
         };
+        let failure = Some(own.clone()).filter(|own| own.exit != Exit::Done);
         let job_ended = async {
             if let Some(member) = &standing.member {
                 member.end(own.report(false)).await;
@@ -237,7 +282,11 @@ impl Process {
         };
         let outcome = tokio::select! {
             outcome = job_ended => outcome,
-            reason = stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
+            // A failure stands, whatever ends the wait for the others.
+            reason = stop.wait() => {
+                let outcome = failure.unwrap_or_else(|| stopped(&reason));
+                return self.leave(standing, &reason, outcome).await;
+            }
         };
         standing.end().await;
         outcome
@@ -261,14 +310,23 @@ impl Process {
     }
 
     /// Runs `worker_fn` with what it may reach.
-    async fn run_guest(&self, module: &Module, context: Arc<WorkerContext>, reach: Reach, stop: &Stop) -> Ended {
+    async fn run_guest(
+        &self,
+        module: &Module,
+        context: Arc<WorkerContext>,
+        reach: Reach,
+        stop: &Stop,
+    ) -> (Ended, Option<Dump>) {
         let resolved = &self.resolved;
-        let Reach { overseer, peers, local, console, name } = reach;
+        let Reach { overseer, peers, local, console, name, attempt } = reach;
         let summary = match SummaryFile::open(resolved.summary_dir.as_deref(), &context, &name) {
             Ok(summary) => Arc::new(summary),
-            Err(error) => return Ended::Run(Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error)))),
+            Err(error) => {
+                let outcome = Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error)));
+                return (Ended::Run(outcome), None);
+            }
         };
-        let spare = Spare::default();
+        let spare = self.spare.clone();
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
             run_task: context.task,
@@ -291,19 +349,19 @@ impl Process {
             summary: summary.clone(),
             interrupt: interrupted,
         };
-        let options = self.guest_options();
-        let ended = guest::run(&self.guests, module, options, handles, interrupt, &*overseer, stop).await;
-        guest::with_summary(ended, &summary, stop).await
+        let options = self.guest_options(attempt);
+        let (ended, dump) = guest::run(&self.guests, module, options, handles, interrupt, &*overseer, stop).await;
+        (guest::with_summary(ended, &summary, stop).await, dump)
     }
 
-    fn guest_options(&self) -> GuestOptions {
+    fn guest_options(&self, attempt: u32) -> GuestOptions {
         let Resolved { guest_args, env, dirs, net, coredump_dir, limits, .. } = &self.resolved;
         GuestOptions {
             args: guest_args.clone(),
             env: env.clone(),
             dirs: dirs.clone(),
             net: net.clone(),
-            coredump_dir: coredump_dir.clone(),
+            coredump_dir: coredump_dir.clone().filter(|_| attempt < DUMPED_ATTEMPTS_MAX),
             limits: limits.clone(),
         }
     }
@@ -326,7 +384,8 @@ impl Process {
     }
 
     fn local_variables(&self, store: &Store, attempt: Option<crate::ids::Attempt>) -> Arc<dyn TaskVariables> {
-        Arc::new(LocalVariables::new(store.clone(), self.container.clone(), attempt, Handle::current()))
+        let local = LocalVariables::new(store.clone(), self.container.clone(), attempt, Handle::current());
+        Arc::new(local.with_spare(self.spare.clone()))
     }
 
     /// Tells the leader that the task leaves, and ends what stands here without waiting for others.
@@ -349,6 +408,8 @@ struct Reach {
     console: ProcessConsole,
     /// What its files are called by: its task, else that of its process; `local` without a cluster.
     name: String,
+    /// Which attempt it is, from 0.
+    attempt: u32,
 }
 
 /// Gives barriers without a timeout of their own the one of `--barrier-timeout`.

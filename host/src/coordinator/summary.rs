@@ -4,7 +4,7 @@
 //! JSON has no number for are the strings `"NaN"`, `"Infinity"` and `"-Infinity"`.
 
 use crate::context::WorkerContext;
-use crate::handles::{Summary, TAG_BYTES_MAX};
+use crate::handles::Summary;
 use serde_json::{Value, json};
 use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
@@ -18,6 +18,8 @@ use tokio::sync::oneshot;
 
 /// Most different tags of one run: what is kept to recognise them stays below a few MiB.
 pub const TAGS_MAX: usize = 10_000;
+/// Bytes of one run's values, at most: more than ten million of them, so that a guest that never stops fills no disk.
+const RUN_BYTES_MAX: u64 = 1 << 30;
 /// How long a value may wait in memory before it reaches the file, so that one can follow a run.
 const FLUSH_INTERVAL: Duration = Duration::from_secs(1);
 /// Lines that may wait for the disk before a guest has to.
@@ -42,8 +44,11 @@ pub struct SummaryFile {
 #[derive(Default)]
 struct State {
     writer: Option<Writer>,
+    /// What is left of [`RUN_BYTES_MAX`].
+    bytes_left: u64,
+    /// Values that found no room in it.
+    dropped: u64,
     tags: HashSet<String>,
-    warned_long: bool,
     warned_many: bool,
 }
 
@@ -90,7 +95,7 @@ impl SummaryFile {
                 let _ = ended.send(result);
             })
             .map_err(|source| SummaryError { path, source })?;
-        let state = State { writer: Some(Writer { lines, written }), ..State::default() };
+        let state = State { writer: Some(Writer { lines, written }), bytes_left: RUN_BYTES_MAX, ..State::default() };
         Ok(SummaryFile { state: Mutex::new(state) })
     }
 
@@ -103,27 +108,24 @@ impl SummaryFile {
     /// # Cancel safety
     /// Dropping it leaves the writing to its thread; nobody hears how it went.
     pub async fn finish(&self) -> Result<(), SummaryError> {
-        let writer = self.state.lock().unwrap_or_else(PoisonError::into_inner).writer.take();
+        let (writer, dropped) = {
+            let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+            (state.writer.take(), std::mem::take(&mut state.dropped))
+        };
         let Some(Writer { lines, written }) = writer else { return Ok(()) };
+        if dropped > 0 {
+            tracing::warn!("dropped {dropped} summary values: {}", too_many_bytes());
+        }
         drop(lines);
         // The writing thread has no code that panics; should it, nothing more is known.
         written.await.unwrap_or(Ok(()))
     }
 
-    /// Whether and where a value goes: bounds tags.
+    /// Whether and where a value goes: bounds the number of tags. Their length is bounded by who calls, see [`Summary`].
     fn admit(&self, tag: &str) -> Option<SyncSender<String>> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let state = &mut *state;
         let writer = state.writer.as_ref()?;
-        if tag.len() > TAG_BYTES_MAX {
-            if !std::mem::replace(&mut state.warned_long, true) {
-                tracing::warn!(
-                    "dropped a summary value: its tag has {} bytes, at most {TAG_BYTES_MAX} are kept",
-                    tag.len()
-                );
-            }
-            return None;
-        }
         if !state.tags.contains(tag) {
             if state.tags.len() >= TAGS_MAX {
                 if !std::mem::replace(&mut state.warned_many, true) {
@@ -137,14 +139,40 @@ impl SummaryFile {
         }
         Some(writer.lines.clone())
     }
+
+    /// Counts a line; says whether there is room for it.
+    fn spend(&self, bytes: u64) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        // Once passed, it stays so: no shorter line slips through, and a series ends where it ends.
+        match state.bytes_left.checked_sub(bytes).filter(|_| state.dropped == 0) {
+            Some(left) => {
+                state.bytes_left = left;
+                true
+            }
+            None => {
+                if state.dropped == 0 {
+                    tracing::warn!("dropping summary values from now on: {}", too_many_bytes());
+                }
+                state.dropped += 1;
+                false
+            }
+        }
+    }
+}
+
+fn too_many_bytes() -> String {
+    format!("a run writes at most {} GiB of them", RUN_BYTES_MAX >> 30)
 }
 
 impl Summary for SummaryFile {
     fn scalar(&self, tag: &str, step: u64, value: f64) {
         // Without the lock: a guest may have to wait here for the disk, and nobody for the guest.
         let Some(lines) = self.admit(tag) else { return };
-        // A failed writer has gone and has said why; its error comes out of `finish`.
-        let _ = lines.send(as_line(tag, step, value, SystemTime::now()));
+        let line = as_line(tag, step, value, SystemTime::now());
+        if self.spend(line.len() as u64) {
+            // A failed writer has gone and has said why; its error comes out of `finish`.
+            let _ = lines.send(line);
+        }
     }
 }
 
@@ -276,10 +304,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn tags_are_bounded_in_length_and_number() {
+    async fn tags_are_bounded_in_number() {
         let dir = tempfile::tempdir().expect("a directory");
         let summary = SummaryFile::open(Some(dir.path()), &context(None, true), "local").expect("open");
-        summary.scalar(&"x".repeat(TAG_BYTES_MAX + 1), 0, 0.0);
         for count in 0..TAGS_MAX + 10 {
             summary.scalar(&format!("tag{count}"), 0, 0.0);
         }
@@ -288,6 +315,23 @@ mod tests {
         let lines = lines(&dir.path().join("local.jsonl"));
         assert_eq!(lines.len(), TAGS_MAX + 1);
         assert_eq!(lines[TAGS_MAX]["tag"], "tag0", "known tags go on");
+    }
+
+    #[tokio::test]
+    async fn values_are_bounded_in_bytes() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let summary = SummaryFile::open(Some(dir.path()), &context(None, true), "local").expect("open");
+        assert_eq!(summary.state.lock().expect("no panic").bytes_left, RUN_BYTES_MAX);
+        summary.state.lock().expect("no panic").bytes_left = 1000;
+        for step in 0..100 {
+            summary.scalar("loss", step, 0.5);
+        }
+        assert!(summary.state.lock().expect("no panic").dropped > 80);
+        summary.finish().await.expect("written");
+        let path = dir.path().join("local.jsonl");
+        assert!((900..=1000).contains(&fs::metadata(&path).expect("it is there").len()));
+        let steps: Vec<_> = lines(&path).iter().map(|line| line["step"].as_u64()).collect();
+        assert_eq!(steps, (0..steps.len() as u64).map(Some).collect::<Vec<_>>(), "the first ones, each whole");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! What the rows show to people.
 
 use super::Lifetime;
-use crate::attend::TaskState;
+use crate::attend::{Mode, Replication, TaskState};
 use crate::cluster::Task;
 use crate::ids::Incarnation;
 use std::time::{Duration, Instant};
@@ -38,9 +38,21 @@ pub struct RowStatus {
     pub last_seen: Option<Instant>,
     /// Why it is in its state; for silent tasks with what the last probe showed.
     pub message: String,
+    /// The exit code that it reported at its end.
+    pub exit_code: Option<u8>,
 }
 
 impl Lifetime {
+    /// How runs are placed; none: the leader has no module, and leads nothing.
+    pub fn mode(&self) -> Option<Mode> {
+        self.options.mode
+    }
+
+    /// One run for each chief and worker, or one driver.
+    pub fn replication(&self) -> Replication {
+        self.options.replication
+    }
+
     /// The tasks that should attend and don't, in order.
     pub fn silent(&self, now: Instant) -> Vec<Silent> {
         if self.training_ended() {
@@ -56,11 +68,7 @@ impl Lifetime {
                 task,
                 state: row.state,
                 silent_for: now.saturating_duration_since(row.since),
-                reason: match (&row.refusal, &row.probe_error) {
-                    (Some(refusal), _) => format!("it was refused: {refusal}"),
-                    (None, Some(error)) => error.clone(),
-                    (None, None) => "not dialled yet".to_owned(),
-                },
+                reason: row.why_silent().unwrap_or_else(|| "not dialled yet".to_owned()),
             })
             .collect()
     }
@@ -72,12 +80,12 @@ impl Lifetime {
             .map(|(&task, row)| {
                 let mut message = row.message.clone();
                 if matches!(row.state, TaskState::NeverSeen | TaskState::Suspect)
-                    && let Some(error) = &row.probe_error
+                    && let Some(why) = row.why_silent()
                 {
                     if !message.is_empty() {
                         message.push_str("; ");
                     }
-                    message.push_str(error);
+                    message.push_str(&why);
                 }
                 RowStatus {
                     task,
@@ -88,6 +96,7 @@ impl Lifetime {
                     since: row.since,
                     last_seen: row.last_seen,
                     message,
+                    exit_code: row.end.as_ref().map(|end| end.exit_code),
                 }
             })
             .collect()

@@ -68,6 +68,12 @@ impl Row {
         self.lost_at = None;
     }
 
+    /// Why it doesn't attend, as far as that is known: its last registration was refused, or what the last probe showed.
+    pub(super) fn why_silent(&self) -> Option<String> {
+        let refused = self.refusal.as_ref().map(|refusal| format!("it was refused: {refusal}"));
+        refused.or_else(|| self.probe_error.clone())
+    }
+
     /// Whether its run may be going on.
     pub(super) fn runs(&self) -> bool {
         matches!(self.state, TaskState::Running | TaskState::Suspect)

@@ -1,11 +1,11 @@
 //! Compiled code that is kept between processes. Never a reason to fail: at worst a component is compiled again.
 
 use super::precompiled::distrust;
-use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use crate::files::{self, BEGUN, Existing, Output};
+use std::fs::{self, DirBuilder};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 /// Most that is kept, in bytes: hundreds of components of the usual size, and little beside a home directory's quota.
@@ -13,9 +13,6 @@ const BYTES_MAX: u64 = 1 << 30;
 
 /// How the names of kept files end. What ends otherwise is somebody else's and stays.
 const KEPT: &str = ".dchost-code";
-
-/// How the names of files end that are being written.
-const BEGUN: &str = ".dchost-begun";
 
 /// A directory of compiled code.
 pub(super) struct Cache {
@@ -44,15 +41,13 @@ impl Cache {
         tracing::warn!("compile cache `{}` can't be used, compiling without it: {error}", self.dir.display());
     }
 
-    /// The bytes kept under `key`. They may be damaged.
-    pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
-        let mut file = File::open(self.path(key, KEPT)).ok()?;
-        let metadata = file.metadata().ok()?;
-        if !metadata.is_file() || metadata.len() > self.bytes_max || distrust(&metadata).is_some() {
+    /// The bytes kept under `key`, if they are no more than `bytes_max`. They may be damaged.
+    pub(super) fn get(&self, key: &str, bytes_max: u64) -> Option<Vec<u8>> {
+        let (file, metadata) = files::open(&self.path(key)).ok()?;
+        if distrust(&metadata).is_some() {
             return None;
         }
-        let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
-        file.read_to_end(&mut bytes).ok()?;
+        let bytes = files::read(&file, &metadata, bytes_max.min(self.bytes_max)).ok()?;
         // The time of last use; where it can't be set, the entry only goes sooner.
         let _ = file.set_modified(SystemTime::now());
         Some(bytes)
@@ -60,21 +55,14 @@ impl Cache {
 
     /// Keeps `bytes` under `key`, instead of what was there; at once for every reader.
     pub(super) fn put(&self, key: &str, bytes: &[u8]) {
-        static BEGUN_COUNT: AtomicU64 = AtomicU64::new(0);
         if bytes.len() as u64 > self.bytes_max {
             return;
         }
         self.evict(self.bytes_max - bytes.len() as u64);
-        let count = BEGUN_COUNT.fetch_add(1, Ordering::Relaxed);
-        let begun = self.path(&format!("{key}-{}-{count}", std::process::id()), BEGUN);
-        let write = || {
-            let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&begun)?;
-            file.write_all(bytes)?;
-            fs::rename(&begun, self.path(key, KEPT))
-        };
-        if let Err(error) = write() {
-            // What can't be removed either is removed by a later process.
-            let _ = fs::remove_file(&begun);
+        // What a failure of the machine leaves of it is noticed by its checksum.
+        let path = self.path(key);
+        let output = Output { path: &path, mode: 0o600, existing: Existing::Replaced, synced: false };
+        if let Err(error) = output.write(|out| out.write_all(bytes)) {
             self.warn(&error);
         }
     }
@@ -106,14 +94,15 @@ impl Cache {
         }
     }
 
-    fn path(&self, key: &str, end: &str) -> PathBuf {
-        self.dir.join(format!("{key}{end}"))
+    fn path(&self, key: &str) -> PathBuf {
+        self.dir.join(format!("{key}{KEPT}"))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs::File;
     use std::os::unix::fs::PermissionsExt as _;
     use std::time::Duration;
 
@@ -136,16 +125,45 @@ mod tests {
         fs::write(dir.path().join("thesis.tex"), [0; 100]).unwrap();
         for (age_secs, key) in [(30, "older-but-used"), (20, "old"), (10, "new")] {
             cache.put(key, &[1; 6]);
-            let file = File::open(cache.path(key, KEPT)).unwrap();
+            let file = File::open(cache.path(key)).unwrap();
             file.set_modified(SystemTime::now() - Duration::from_secs(age_secs)).unwrap();
         }
-        assert!(cache.get("older-but-used").is_some());
+        assert!(cache.get("older-but-used", 1 << 30).is_some());
         cache.put("newest", &[1; 6]);
-        assert!(cache.get("old").is_none());
-        assert!(["older-but-used", "new", "newest"].iter().all(|key| cache.get(key).is_some()));
+        assert!(cache.get("old", 1 << 30).is_none());
+        assert!(["older-but-used", "new", "newest"].iter().all(|key| cache.get(key, 1 << 30).is_some()));
         cache.put("larger-than-all", &[1; 21]);
-        assert!(cache.get("larger-than-all").is_none());
+        assert!(cache.get("larger-than-all", 1 << 30).is_none());
         assert!(dir.path().join("thesis.tex").exists());
+    }
+
+    #[test]
+    fn what_was_left_half_written_goes_too() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache { dir: dir.path().to_owned(), bytes_max: 20 };
+        let left = dir.path().join(format!("0123456789abcdef{BEGUN}"));
+        fs::write(&left, [0; 15]).unwrap();
+        cache.put("key", &[1; 6]);
+        assert!(!left.exists() && cache.get("key", 20).is_some());
+    }
+
+    #[test]
+    fn an_entry_that_cannot_be_one_is_not_read_and_is_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = Cache { dir: dir.path().to_owned(), bytes_max: 1 << 30 };
+        let path = cache.path("key");
+        let pipe = || {
+            let kind = rustix::fs::FileType::Fifo;
+            rustix::fs::mknodat(rustix::fs::CWD, &path, kind, rustix::fs::Mode::RWXU, 0).unwrap();
+        };
+        let sparse = || File::create(&path).unwrap().set_len(1 << 30).unwrap();
+        for make in [&pipe as &dyn Fn(), &sparse] {
+            make();
+            assert!(cache.get("key", 1 << 20).is_none());
+            cache.put("key", &[1; 6]);
+            assert_eq!(cache.get("key", 1 << 20), Some(vec![1; 6]));
+            fs::remove_file(&path).unwrap();
+        }
     }
 
     #[test]
@@ -158,7 +176,7 @@ mod tests {
                 scope.spawn(move || cache.put("key", &vec![byte; 1 << 20]));
             }
         });
-        let bytes = cache.get("key").unwrap();
+        let bytes = cache.get("key", 1 << 30).unwrap();
         assert!(bytes.len() == 1 << 20 && bytes.iter().all(|byte| *byte == bytes[0]));
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
     }

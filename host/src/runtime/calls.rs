@@ -93,6 +93,9 @@ impl Calls {
     /// told, as a barrier that was passed before a task failed, and the next call tells of the interrupt.
     ///
     /// `label` names the call for whoever drops the run meanwhile.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops `answer`; the run's watch goes on naming the call, which is what the run was dropped in.
     pub(super) async fn wait<T>(
         &self,
         kind: CallKind,
@@ -137,6 +140,9 @@ impl Calls {
 }
 
 /// Resolves when the run is interrupted; never, if its sender is gone.
+///
+/// # Cancel safety
+/// Dropping it has no effect; an interrupt that came stays.
 pub(super) async fn interrupted(interrupt: &mut watch::Receiver<Option<Error>>) -> Error {
     let error = match interrupt.wait_for(Option::is_some).await {
         Ok(error) => error.clone(),
@@ -151,6 +157,9 @@ pub(super) async fn interrupted(interrupt: &mut watch::Receiver<Option<Error>>) 
 /// Runs a future, turning a panic in it into a value.
 ///
 /// Whatever the future held is dropped with it, so nothing half done is seen afterwards.
+///
+/// # Cancel safety
+/// That of the future, whose panic while it is dropped is not caught.
 pub(super) async fn catch_panics<F: Future>(future: F) -> Result<F::Output, HostPanic> {
     let mut future = pin!(future);
     poll_fn(|cx| match caught(|| future.as_mut().poll(cx)) {

@@ -10,13 +10,12 @@
 use super::calls::panic_text;
 use super::limits::mib;
 use super::state::State;
+use super::watch::RunWatch;
+use crate::files::{Existing, Output};
 use crate::text::truncated;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 use wasmtime::{Module, Mutability, Store, Val, WasmCoreDump};
@@ -28,21 +27,42 @@ const CHUNK_BYTES: usize = 64 << 10;
 /// Bytes of a module's name that are written.
 const NAME_BYTES_MAX: usize = 200;
 
-/// Writes a dump of `store` into `dir`, and logs where it is, or why there is none.
-pub(super) fn leave(dir: &Path, store: &mut Store<State>, error: &wasmtime::Error, name: &str) {
+/// Writes a dump of `store` into `dir`, and logs where it is, or why there is none. `watch` may give it up meanwhile.
+pub(super) fn leave(dir: &Path, store: &mut Store<State>, error: &wasmtime::Error, name: &str, watch: &RunWatch) {
     let Some(dump) = error.downcast_ref::<WasmCoreDump>() else {
         tracing::warn!("no core dump: the component's own code didn't run when it ended");
         return;
     };
     let path = dir.join(file_name(store.data()));
     // What wasmtime's functions meet in a store that trapped is the guest's making; it must not cost more than the dump.
-    let written = catch_unwind(AssertUnwindSafe(|| write_file(&path, |out| encode(out, store, dump, name))))
-        .unwrap_or_else(|panic| Err(io::Error::other(panic_text(&*panic))));
+    let output = Output { path: &path, mode: 0o600, existing: Existing::Stays, synced: false };
+    let written =
+        catch_unwind(AssertUnwindSafe(|| output.write(|out| encode(&mut Wanted { out, watch }, store, dump, name))))
+            .unwrap_or_else(|panic| Err(io::Error::other(panic_text(&*panic))));
     match written {
         Ok(bytes) => {
             tracing::info!("core dump `{}` written, {}; it holds the component's data", path.display(), mib(bytes))
         }
         Err(error) => tracing::warn!("no core dump: `{}` can't be written: {error}", path.display()),
+    }
+}
+
+/// Fails once nobody wants the dump any more.
+struct Wanted<'a, W> {
+    out: &'a mut W,
+    watch: &'a RunWatch,
+}
+
+impl<W: Write> Write for Wanted<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.watch.is_dump_given_up() {
+            return Err(io::Error::other("the process has to end"));
+        }
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 
@@ -54,32 +74,6 @@ fn file_name(state: &State) -> String {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
     let (pid, count) = (std::process::id(), DUMPS.fetch_add(1, Ordering::Relaxed));
     format!("{task}-attempt{attempt}-{since}-{pid}-{count}.coredump")
-}
-
-/// Writes a file that is there whole or not at all, and replaces none; answers its size in bytes.
-fn write_file(path: &Path, write: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<u64> {
-    let part = Part(path.with_extension("part"));
-    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&part.0)?;
-    let mut out = BufWriter::new(file);
-    write(&mut out)?;
-    let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
-    let bytes = file.metadata()?.len();
-    match renameat_with(CWD, &part.0, CWD, path, RenameFlags::NOREPLACE) {
-        // A file system that can't: the name is new in any case.
-        Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOSYS) => std::fs::rename(&part.0, path)?,
-        renamed => renamed?,
-    }
-    Ok(bytes)
-}
-
-/// A file that is removed unless it got its name.
-struct Part(PathBuf);
-
-impl Drop for Part {
-    fn drop(&mut self) {
-        // Fails where it was renamed, or never made.
-        let _ = std::fs::remove_file(&self.0);
-    }
 }
 
 /// Writes the module.
@@ -300,22 +294,5 @@ mod tests {
         assert_eq!(encoded(&|out| signed(out, -123_456)), [0xc0, 0xbb, 0x78]);
         assert_eq!(encoded(&|out| signed(out, 64)), [0xc0, 0]);
         assert_eq!(encoded(&|out| signed(out, i64::from(i32::MIN))), [0x80, 0x80, 0x80, 0x80, 0x78]);
-    }
-
-    #[test]
-    fn a_file_is_whole_and_private_or_not_there_and_replaces_none() {
-        use std::os::unix::fs::MetadataExt as _;
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("a.coredump");
-        assert_eq!(write_file(&path, |out| out.write_all(b"one")).unwrap(), 3);
-        assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
-        assert!(write_file(&path, |out| out.write_all(b"two")).is_err());
-        assert_eq!(std::fs::read(&path).unwrap(), b"one");
-        let full = |out: &mut BufWriter<File>| {
-            out.write_all(b"half")?;
-            Err(io::Error::from(io::ErrorKind::StorageFull))
-        };
-        assert!(write_file(&dir.path().join("b.coredump"), full).is_err());
-        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1, "nothing half done is left");
     }
 }

@@ -6,6 +6,7 @@ use super::features::OFFERED;
 use super::precompiled::Maker;
 use super::state::State;
 use super::ticker;
+use crate::exit::Exit;
 use bytes::Bytes;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -83,6 +84,16 @@ pub enum EngineError {
     Ticker(#[source] std::io::Error),
 }
 
+impl EngineError {
+    /// What a process exits with that meets it.
+    pub fn exit(&self) -> Exit {
+        match self {
+            EngineError::StackSize { .. } | EngineError::Wasmtime(_) => Exit::Refused,
+            EngineError::Ticker(_) => Exit::Files,
+        }
+    }
+}
+
 /// Compiles and links components. Cheap to clone; one for each process is enough.
 ///
 /// One thread of the process ticks for all engines, while one or a module of one lives.
@@ -112,7 +123,8 @@ impl Engine {
     /// A cache that cannot be used is one warning, never an error.
     ///
     /// # Errors
-    /// [`EngineError`]: a stack size out of range, or a machine that wasmtime doesn't run on.
+    /// [`EngineError`]: a stack size out of range, a machine that wasmtime doesn't run on, or one without a thread for the
+    /// ticker.
     pub fn new(options: EngineOptions) -> Result<Engine, EngineError> {
         Engine::tuned(options, |_| {})
     }

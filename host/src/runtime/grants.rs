@@ -59,29 +59,29 @@ impl NetGrant {
     pub(super) fn is_loopback(&self) -> bool {
         match &self.host {
             NetHost::Address(address) => address.to_canonical().is_loopback(),
-            NetHost::Network { address: IpAddr::V4(address), prefix_bits } => {
-                address.is_loopback() && *prefix_bits >= 8
-            }
-            NetHost::Network { address: IpAddr::V6(address), prefix_bits } => {
-                address.is_loopback() && *prefix_bits == 128
-            }
+            NetHost::Network { address, prefix_bits } => match canonical_network(*address, *prefix_bits) {
+                (IpAddr::V4(address), prefix_bits) => address.is_loopback() && prefix_bits >= 8,
+                (IpAddr::V6(address), prefix_bits) => address.is_loopback() && prefix_bits == 128,
+            },
             NetHost::Name(name) => lookup_name(name) == LOCALHOST,
         }
     }
 }
 
 impl NetHost {
+    /// A network in its plain form: one of IPv4 addresses that is written as IPv6 ones becomes what it is.
+    pub fn network(address: IpAddr, prefix_bits: u8) -> Self {
+        let (address, prefix_bits) = canonical_network(address, prefix_bits);
+        NetHost::Network { address, prefix_bits }
+    }
+
     /// Whether an address is meant; never so for a name.
     fn contains(&self, address: IpAddr) -> bool {
         let address = address.to_canonical();
         match *self {
             NetHost::Address(granted) => granted.to_canonical() == address,
             NetHost::Network { address: network, prefix_bits } => {
-                let (network, prefix_bits) = match (network, network.to_canonical()) {
-                    // A network of IPv4 addresses, written as IPv6 ones.
-                    (IpAddr::V6(_), canonical @ IpAddr::V4(_)) if prefix_bits >= 96 => (canonical, prefix_bits - 96),
-                    _ => (network, prefix_bits),
-                };
+                let (network, prefix_bits) = canonical_network(network, prefix_bits);
                 match (network, address) {
                     (IpAddr::V4(network), IpAddr::V4(address)) => {
                         let differing = u32::from(network) ^ u32::from(address);
@@ -99,6 +99,14 @@ impl NetHost {
     }
 }
 
+/// The address and prefix length of a network, as those of IPv4 where all its addresses are IPv4 ones in IPv6.
+fn canonical_network(address: IpAddr, prefix_bits: u8) -> (IpAddr, u8) {
+    match (address, address.to_canonical()) {
+        (IpAddr::V6(_), canonical @ IpAddr::V4(_)) if prefix_bits >= 96 => (canonical, prefix_bits - 96),
+        _ => (address, prefix_bits),
+    }
+}
+
 /// The one name that may stand for loopback addresses.
 pub(super) const LOCALHOST: &str = "localhost";
 
@@ -111,6 +119,9 @@ pub(super) fn lookup_name(name: &str) -> String {
 /// an address that another one hides in.
 ///
 /// Who controls a name controls what it resolves to, so that a granted name must not open these.
+///
+/// # Source
+/// IANA's registries of special-purpose addresses, and of IPv6 address space: what is not listed as public is not.
 pub(super) fn is_inner(address: IpAddr) -> bool {
     match address.to_canonical() {
         IpAddr::V4(address) => is_inner_v4(address),
@@ -121,18 +132,17 @@ pub(super) fn is_inner(address: IpAddr) -> bool {
                 Ipv4Addr::new(a, b, c, d)
             };
             match segments {
-                // Unspecified, loopback, and IPv4 addresses in their old IPv6 form.
-                [0, 0, 0, 0, 0, 0, ..] => true,
-                // NAT64, well-known prefix and 6to4: the IPv4 address counts. NAT64's local prefix and Teredo: unknown.
+                // NAT64's well-known prefix and 6to4: the IPv4 address counts.
                 [0x64, 0xff9b, 0, 0, 0, 0, high, low] | [0x2002, high, low, ..] => is_inner_v4(v4(high, low)),
-                [0x64, 0xff9b, ..] | [0x2001, 0, ..] => true,
-                // Unique local, link-local, site-local, multicast.
-                [first, ..] => {
-                    first & 0xfe00 == 0xfc00
-                        || first & 0xffc0 == 0xfe80
-                        || first & 0xffc0 == 0xfec0
-                        || first & 0xff00 == 0xff00
-                }
+                // Of protocols, as Teredo and benchmarks.
+                [0x2001, 0..=0x1ff, ..] => true,
+                // Global unicast: public, but for what ISATAP tunnels to within a site.
+                [0x2000..=0x3fff, _, _, _, 0 | 0x200, 0x5efe, high, low] => is_inner_v4(v4(high, low)),
+                [0x2000..=0x3fff, ..] => false,
+                // All else: unspecified, loopback, IPv4 addresses in the old (`::a.b.c.d`) and the translated form
+                // (`::ffff:0:a.b.c.d`), NAT64's local prefix, discarded, of segment routing, unique local, link-local,
+                // site-local, multicast, and what nobody has been given.
+                _ => true,
             }
         }
     }
@@ -145,6 +155,8 @@ fn is_inner_v4(address: Ipv4Addr) -> bool {
         // Shared between a provider's customers, link-local with metadata services, private, of protocols, of benchmarks.
         [100, second, ..] => second & 0xc0 == 64,
         [169, 254, ..] | [192, 168, ..] | [192, 0, 0, _] | [198, 18..=19, ..] => true,
+        // Relays of 6to4, which nobody should reach any more.
+        [192, 88, 99, _] => true,
         [172, second, ..] => second & 0xf0 == 16,
         _ => false,
     }
@@ -215,8 +227,27 @@ mod tests {
             "::ffff:169.254.169.254",
             "64:ff9b::a9fe:a9fe",
             "64:ff9b:1::1",
+            "::10.0.0.1",
+            "::8.8.8.8",
+            "::ffff:0:127.0.0.1",
+            "::ffff:0:10.0.0.1",
+            "::ffff:0:8.8.8.8",
+            "64:ff9b::10.0.0.1",
+            "64:ff9b::100.64.0.1",
+            "64:ff9b:0:1::808:808",
+            "100::1",
+            "192.88.99.1",
             "2001::1",
+            "2001:2::1",
+            "2001:20::1",
             "2002:7f00:1::1",
+            "2002:a9fe:a9fe::1",
+            "2002:c0a8:101::1",
+            "2606:4700::5efe:10.0.0.1",
+            "2606:4700::200:5efe:169.254.169.254",
+            "4000::1",
+            "5f00::1",
+            "fe00::1",
             "fc00::1",
             "fd12::1",
             "fe80::1",
@@ -237,6 +268,9 @@ mod tests {
             "203.0.113.1",
             "2001:db8::1",
             "2606:4700::1111",
+            "2606:4700::5efe:1.1.1.1",
+            "2001:200::1",
+            "3fff:ffff::1",
             "64:ff9b::101:101",
             "2002:101:101::1",
         ] {

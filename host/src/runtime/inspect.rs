@@ -14,6 +14,9 @@ use wasmparser::{BinaryReader, Parser, Payload, ProducersSectionReader};
 /// Producers that are listed: each compiler step adds one, and a composed component has those of its parts.
 const PRODUCERS_MAX: usize = 32;
 
+/// Producers that are looked at: parts repeat one another's, and some may be made to.
+const PRODUCERS_SEEN_MAX: u32 = 10_000;
+
 /// Bytes of a page of wasm memory, unless it says otherwise.
 const PAGE_BYTES_LOG2: u32 = 16;
 
@@ -73,6 +76,8 @@ pub struct Inspection {
     pub digest: [u8; 32],
     /// What the producers sections of its parts say; not more than some thirty.
     pub producers: Vec<Producer>,
+    /// Producers that were looked at, repeated ones too.
+    producers_seen: u32,
     /// Whether a part has names of functions, which traps are told by.
     pub names: bool,
     /// Whether a part has debug information, which gives traps files and lines.
@@ -96,15 +101,17 @@ impl Engine {
     ///
     /// # Errors
     /// [`LoadError::Missing`], [`LoadError::Unreadable`], [`LoadError::NotAFile`], [`LoadError::TooLarge`]: the file can't be
-    /// read, so that there is nothing to tell.
+    /// read, so that there is nothing to tell. [`LoadError::CompileTimeout`]: looking through it took too long.
     ///
     /// # Cancel safety
     /// As [`Engine::load`].
     pub async fn inspect(&self, path: &Path, limits: &Limits) -> Result<Inspection, LoadError> {
-        let (limit_bytes, file) = (load::file_bytes_max(self), path.to_owned());
-        let shown = path.display().to_string();
-        let read = move || load::read(&file, limit_bytes).map(|(bytes, metadata)| (parts(&bytes), bytes, metadata));
-        let (mut inspection, bytes, metadata) = load::on_thread("dchost-inspect", &shown, read).await??;
+        let (bytes, metadata) = load::read_on_thread(self, path).await?;
+        let (shown, timeout) = (path.display().to_string(), self.inner.options.compile_timeout);
+        let told = bytes.clone();
+        let parts = load::on_thread("dchost-inspect", &shown, move || parts(&told));
+        let parts = tokio::time::timeout(timeout, parts).await;
+        let mut inspection = parts.map_err(|_| LoadError::CompileTimeout { path: shown.clone(), timeout })??;
         // The very bytes that were told: the file may be another one by now.
         let loaded = load::load_read(self, path, bytes, metadata).await;
         inspection.surface = match &loaded {
@@ -143,6 +150,7 @@ fn parts(bytes: &[u8]) -> Inspection {
         size_bytes: bytes.len() as u64,
         digest: Sha256::digest(bytes).into(),
         producers: Vec::new(),
+        producers_seen: 0,
         names: false,
         debug_info: false,
         core_modules: 0,
@@ -190,9 +198,10 @@ impl Inspection {
         let Ok(fields) = ProducersSectionReader::new(BinaryReader::new(data, 0)) else { return };
         for field in fields.into_iter().map_while(Result::ok) {
             for value in field.values.into_iter().map_while(Result::ok) {
-                if self.producers.len() == PRODUCERS_MAX {
+                if self.producers.len() == PRODUCERS_MAX || self.producers_seen == PRODUCERS_SEEN_MAX {
                     return;
                 }
+                self.producers_seen += 1;
                 let producer =
                     Producer { field: shown(field.name), name: shown(value.name), version: shown(value.version) };
                 if !self.producers.contains(&producer) {
@@ -215,6 +224,14 @@ mod tests {
         let data = [vec![1], text(field), vec![1], text(name), text("1.0")].concat();
         let section = [text("producers"), data].concat();
         [b"\0asm\x01\0\0\0".to_vec(), vec![0, u8::try_from(section.len()).unwrap()], section].concat()
+    }
+
+    #[test]
+    fn producers_that_repeat_one_another_are_not_looked_at_without_end() {
+        let one = producers("language", "Rust");
+        let (header, section) = one.split_at(8);
+        let found = parts(&[header, &section.repeat(20_000)].concat());
+        assert_eq!((found.producers.len(), found.producers_seen), (1, PRODUCERS_SEEN_MAX));
     }
 
     #[test]

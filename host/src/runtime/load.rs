@@ -12,12 +12,12 @@ use super::limits::Limits;
 use super::precompiled::{Flaw, distrust, is_sealed};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
 use super::state::State;
+use crate::files::{self, ReadError};
 use crate::text::{escaped, nearest, truncated};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::fs::Metadata;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,6 +26,9 @@ use wasmtime::component::Component;
 
 /// How much larger than its component a file of compiled code may be: 3 to 6 times is usual.
 const CODE_GROWTH_MAX: u64 = 16;
+
+/// What it may be larger by in any case, in bytes: code has pages, and the smallest component a few of them.
+const CODE_SLACK_BYTES: u64 = 1 << 20;
 
 /// Bytes of a page of wasm memory.
 const WASM_PAGE_BYTES: u64 = 64 << 10;
@@ -98,23 +101,32 @@ impl fmt::Debug for Module {
 }
 
 /// Loads a file.
+///
+/// # Cancel safety
+/// Nothing is kept of a dropped load; what a thread has begun, it ends unheard.
 pub(super) async fn load(engine: &Engine, path: &Path) -> Result<Module, LoadError> {
-    let limit_bytes = file_bytes_max(engine);
-    let shown = path.display().to_string();
-    let file = path.to_owned();
-    let (bytes, metadata) = on_thread("dchost-read", &shown, move || read(&file, limit_bytes)).await??;
+    let (bytes, metadata) = read_on_thread(engine, path).await?;
     load_read(engine, path, bytes, metadata).await
+}
+
+/// Reads a file.
+pub(super) async fn read_on_thread(engine: &Engine, path: &Path) -> Result<(Bytes, Metadata), LoadError> {
+    let (limit_bytes, file) = (file_bytes_max(engine), path.to_owned());
+    on_thread("dchost-read", &path.display().to_string(), move || read(&file, limit_bytes)).await?
 }
 
 /// The largest file that is read, in bytes: before it is read nobody knows whether it is code, which is larger than the
 /// component it was made from.
-pub(super) fn file_bytes_max(engine: &Engine) -> u64 {
+fn file_bytes_max(engine: &Engine) -> u64 {
     let options = &engine.inner.options;
     let growth = if options.allow_precompiled { CODE_GROWTH_MAX } else { 1 };
     options.module_bytes_max.saturating_mul(growth)
 }
 
 /// Loads what was read of a file.
+///
+/// # Cancel safety
+/// As [`load`].
 pub(super) async fn load_read(
     engine: &Engine,
     path: &Path,
@@ -127,14 +139,24 @@ pub(super) async fn load_read(
 }
 
 /// Loads bytes that came from elsewhere.
+///
+/// # Cancel safety
+/// As [`load`].
 pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Result<Module, LoadError> {
     let base = name.rsplit('/').next().unwrap_or(name).to_owned();
     compile(engine, name.to_owned(), base, bytes, None).await
 }
 
 /// Compiles a file to the bytes of another.
+///
+/// # Cancel safety
+/// As [`load`].
 pub(super) async fn precompile(engine: &Engine, path: &Path) -> Result<Vec<u8>, LoadError> {
-    let inner = load(engine, path).await?.inner;
+    let (bytes, metadata) = read_on_thread(engine, path).await?;
+    if is_sealed(&bytes) {
+        return Err(LoadError::AlreadyCompiled { path: path.display().to_string() });
+    }
+    let inner = load_read(engine, path, bytes, metadata).await?.inner;
     let component = inner.pre.instance_pre().component();
     engine.inner.maker.seal(component, &inner.digest, inner.size_bytes).map_err(|error| LoadError::Invalid {
         path: inner.path.clone(),
@@ -143,51 +165,21 @@ pub(super) async fn precompile(engine: &Engine, path: &Path) -> Result<Vec<u8>, 
     })
 }
 
-/// Reads a regular file of at most `limit_bytes`; asks what it is before opening it, since opening a pipe blocks.
-pub(super) fn read(path: &Path, limit_bytes: u64) -> Result<(Bytes, Metadata), LoadError> {
+/// Reads a regular file of at most `limit_bytes`.
+fn read(path: &Path, limit_bytes: u64) -> Result<(Bytes, Metadata), LoadError> {
+    let read = || {
+        let (file, metadata) = files::open(path)?;
+        Ok((files::read(&file, &metadata, limit_bytes)?.into(), metadata))
+    };
     let shown = path.display().to_string();
-    let unreadable = |source| LoadError::Unreadable { path: shown.clone(), source };
-    let metadata = match std::fs::metadata(path) {
-        Ok(metadata) => metadata,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            return Err(LoadError::Missing { path: shown, suggestion: suggest(path) });
+    read().map_err(|error| match error {
+        ReadError::NotAFile { kind } => LoadError::NotAFile { path: shown, kind },
+        ReadError::TooLarge { size_bytes, .. } => LoadError::TooLarge { path: shown, size_bytes, limit_bytes },
+        ReadError::Io(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            LoadError::Missing { path: shown, suggestion: suggest(path) }
         }
-        Err(error) => return Err(unreadable(error)),
-    };
-    if !metadata.is_file() {
-        return Err(LoadError::NotAFile { path: shown, kind: file_kind(metadata.file_type()) });
-    }
-    let too_large = |size_bytes| LoadError::TooLarge { path: shown.clone(), size_bytes, limit_bytes };
-    if metadata.len() > limit_bytes {
-        return Err(too_large(metadata.len()));
-    }
-    let mut bytes = Vec::with_capacity(usize::try_from(metadata.len()).unwrap_or(0));
-    // One byte more than allowed, to see a file that grew meanwhile.
-    let read = |bytes: &mut Vec<u8>| {
-        let file = std::fs::File::open(path)?;
-        // Of what is read, which another file may have replaced since.
-        let metadata = file.metadata()?;
-        file.take(limit_bytes.saturating_add(1)).read_to_end(bytes)?;
-        Ok(metadata)
-    };
-    let metadata = read(&mut bytes).map_err(unreadable)?;
-    if bytes.len() as u64 > limit_bytes {
-        return Err(too_large(bytes.len() as u64));
-    }
-    Ok((bytes.into(), metadata))
-}
-
-fn file_kind(kind: std::fs::FileType) -> &'static str {
-    use std::os::unix::fs::FileTypeExt as _;
-    if kind.is_dir() {
-        "a directory"
-    } else if kind.is_fifo() {
-        "a pipe"
-    } else if kind.is_socket() {
-        "a socket"
-    } else {
-        "a device"
-    }
+        ReadError::Io(source) => LoadError::Unreadable { path: shown, source },
+    })
 }
 
 /// The file beside `path` whose name is most like its own.
@@ -238,7 +230,7 @@ async fn compile(
     let compiled = on_thread("dchost-compile", &path, move || {
         let digest = Sha256::digest(&bytes).into();
         check_digest(&inner.options, &shown, digest)?;
-        let component = match kept(&inner, &digest) {
+        let component = match kept(&inner, &digest, size_bytes) {
             Some(component) => component,
             None => {
                 cost::check(&bytes).map_err(|excess| LoadError::Costly { path: shown.clone(), excess })?;
@@ -291,8 +283,9 @@ fn check_digest(options: &EngineOptions, path: &str, found: [u8; 32]) -> Result<
 }
 
 /// Takes the code of this source from the cache; none where it isn't there, is damaged, or is of something else.
-fn kept(inner: &EngineInner, digest: &[u8; 32]) -> Option<Component> {
-    let kept = inner.cache.as_ref()?.get(&inner.maker.key(digest))?;
+fn kept(inner: &EngineInner, digest: &[u8; 32], source_bytes: u64) -> Option<Component> {
+    let bytes_max = source_bytes.saturating_mul(CODE_GROWTH_MAX).saturating_add(CODE_SLACK_BYTES);
+    let kept = inner.cache.as_ref()?.get(&inner.maker.key(digest), bytes_max)?;
     let sealed = inner.maker.open(&kept).ok().filter(|sealed| sealed.source == *digest)?;
     sealed.component(&inner.wasmtime).ok()
 }
@@ -328,7 +321,7 @@ async fn open_sealed(
     on_thread("dchost-compile", &path, move || {
         let sealed = inner.maker.open(&bytes).map_err(|flaw| match flaw {
             Flaw::Damaged => LoadError::PrecompiledDamaged { path: shown.clone() },
-            Flaw::Maker(theirs) => {
+            Flaw::Other(theirs) => {
                 LoadError::PrecompiledByOther { path: shown.clone(), theirs, ours: inner.maker.words().to_owned() }
             }
         })?;
@@ -360,6 +353,12 @@ async fn grown(bytes: u64) {
 }
 
 /// Runs blocking work on a thread of its own.
+///
+/// # Errors
+/// [`LoadError::Thread`]: there is no thread; [`LoadError::Bug`]: the work panicked.
+///
+/// # Cancel safety
+/// The thread goes on to the end of its work; the answer is dropped.
 pub(super) async fn on_thread<T: Send + 'static>(
     thread: &str,
     path: &str,
@@ -373,7 +372,7 @@ pub(super) async fn on_thread<T: Send + 'static>(
             // Nobody listens any more where the load was dropped or timed out.
             let _ = send.send(work());
         })
-        .map_err(|source| LoadError::Unreadable { path: path.to_owned(), source })?;
+        .map_err(|source| LoadError::Thread { path: path.to_owned(), source })?;
     receive.await.map_err(|_| bug())
 }
 

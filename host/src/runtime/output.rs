@@ -23,6 +23,11 @@ const TAIL_LINES_MAX: usize = 20;
 /// Bytes of one line of that tail; lines are for reading.
 const TAIL_LINE_BYTES_MAX: usize = 1024;
 
+/// What a line is charged beside its text, in bytes: what stands around it where it ends up (task, level, time, newline), in
+/// a terminal, a file or a collector; as JSON about twice as much. Without it newlines alone would cost nothing and make
+/// gigabytes.
+const LINE_COST_BYTES: u64 = 64;
+
 /// What one write may bring; the guest's library splits longer ones.
 const WRITE_BYTES_MAX: usize = 64 << 10;
 
@@ -84,6 +89,10 @@ impl Output {
     /// Takes a log message, as long as a line may be; each of its lines goes to the console by itself, so that none can pose as another task's.
     pub(super) fn log(&self, level: Level, message: &str) {
         let mut shared = self.lock();
+        // Nothing is written, so nothing is charged, and nothing that is shown makes room for it.
+        if !shared.console.shows(Origin::Log(level)) {
+            return;
+        }
         let kept = truncated(message, shared.line_bytes_max);
         let cut_bytes = (message.len() - kept.len()) as u64;
         shared.cut_bytes += cut_bytes;
@@ -93,7 +102,7 @@ impl Output {
             if cut_bytes > 0 && lines.peek().is_none() {
                 tell_cut(&mut text, cut_bytes);
             }
-            shared.show(Origin::Log(level), line.len() as u64 + 1, &text);
+            shared.show(Origin::Log(level), &text);
         }
     }
 
@@ -175,11 +184,13 @@ impl Shared {
             Stream::Stdout => Origin::Stdout,
             Stream::Stderr => Origin::Stderr,
         };
-        self.show(origin, line.bytes.len() as u64 + 1, &text);
+        self.show(origin, &text);
     }
 
-    /// Shows a line that the guest spent `bytes` on, or keeps it for the end where a budget has no room.
-    fn show(&mut self, origin: Origin, bytes: u64, text: &str) {
+    /// Shows a line, or keeps it for the end where a budget has no room. It costs what is written, not what the guest wrote:
+    /// escapes are longer than what they stand for.
+    fn show(&mut self, origin: Origin, text: &str) {
+        let bytes = text.len() as u64 + LINE_COST_BYTES;
         match self.budget.charge(bytes, Instant::now()) {
             Ok(()) => self.console.line(origin, text),
             Err(over) => {
@@ -312,7 +323,7 @@ mod tests {
     #[test]
     fn output_beyond_the_budget_is_counted_and_told_once_and_the_tail_is_kept() {
         let recorder = Arc::new(Recorder::default());
-        let output = Output::new(recorder.clone(), &Limits { output_bytes_max: 40, ..Limits::default() });
+        let output = Output::new(recorder.clone(), &Limits { output_bytes_max: 280, ..Limits::default() });
         for index in 0..100 {
             output.write(Stream::Stderr, format!("line {index}\n").as_bytes());
         }
@@ -324,8 +335,8 @@ mod tests {
         expect![[r#"
             err: line 0
             err: line 1
-            err: [dchost holds further output back: 40 bytes are nearly used up (-W max-output); the last lines are shown at the end]
-            err: [dchost dropped 776 bytes of output above 40 bytes (-W max-output); the last lines follow]
+            err: [dchost holds further output back: 280 bytes are nearly used up (-W max-output); the last lines are shown at the end]
+            err: [dchost dropped 6950 bytes of output above 280 bytes (-W max-output); the last lines follow]
             info: the log
             out: done
         "#]]
@@ -336,7 +347,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn output_above_the_rate_is_dropped_until_the_second_has_passed() {
         let recorder = Arc::new(Recorder::default());
-        let output = Output::new(recorder.clone(), &Limits { output_bytes_per_second_max: 14, ..Limits::default() });
+        let output = Output::new(recorder.clone(), &Limits { output_bytes_per_second_max: 145, ..Limits::default() });
         for line in ["first\n", "second\n", "third\n"] {
             output.write(Stream::Stdout, line.as_bytes());
         }
@@ -347,12 +358,61 @@ mod tests {
         expect![[r#"
             out: first
             out: second
-            err: [dchost holds output back: it is above 14 bytes in a second (-W max-output-rate)]
+            err: [dchost holds output back: it is above 145 bytes in a second (-W max-output-rate)]
             out: fourth
-            err: [dchost dropped 6 bytes of output above 14 bytes in a second (-W max-output-rate); the last lines follow]
+            err: [dchost dropped 69 bytes of output above 145 bytes in a second (-W max-output-rate); the last lines follow]
             warn: fifth which is long
         "#]]
         .assert_eq(&recorder.text());
+    }
+
+    /// Aim: what is charged is what is written. Method: lines that cost a guest next to nothing, within 100 lines' worth.
+    #[tokio::test(start_paused = true)]
+    async fn lines_cost_what_is_written_of_them() {
+        let limits = Limits { output_bytes_max: 100 * LINE_COST_BYTES, ..Limits::default() };
+        let shown = |write: &dyn Fn(&Output)| {
+            let recorder = Arc::new(Recorder::default());
+            let output = Output::new(recorder.clone(), &limits);
+            write(&output);
+            output.finish();
+            recorder.text().lines().filter(|line| !line.contains("[dchost ")).map(str::len).collect::<Vec<_>>()
+        };
+        let newlines = [b'\n'; 1000];
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            assert_eq!(shown(&|output| output.write(stream, &newlines)).len(), 100);
+        }
+        assert_eq!(shown(&|output| output.log(Level::Info, &"\n".repeat(1000))).len(), 100);
+        // Shown as `\u{1b}`, six times as long.
+        let escapes = shown(&|output| (0..1000).for_each(|_| output.write(Stream::Stdout, b"\x1b\x1b\x1b\x1b\n")));
+        assert_eq!(escapes.len(), 2 * (50 * 64 / (64 + 24)));
+        assert!(escapes.iter().all(|&len| len == "out: ".len() + 24));
+        // Nothing is written of an empty message.
+        assert_eq!(shown(&|output| (0..1000).for_each(|_| output.log(Level::Info, ""))).len(), 0);
+    }
+
+    #[test]
+    fn a_log_that_nobody_sees_costs_nothing_and_displaces_nothing() {
+        struct Quiet(Recorder);
+        impl Console for Quiet {
+            fn line(&self, origin: Origin, text: &str) {
+                self.0.line(origin, text);
+            }
+            fn shows(&self, origin: Origin) -> bool {
+                origin != Origin::Log(Level::Debug)
+            }
+            fn progress(&self, _: u64, _: Option<u64>, _: &str) {}
+        }
+        let console = Arc::new(Quiet(Recorder::default()));
+        let output = Output::new(console.clone(), &Limits { output_bytes_max: 200, ..Limits::default() });
+        for _ in 0..100 {
+            output.log(Level::Debug, "step");
+        }
+        output.write(Stream::Stdout, b"one\ntwo\n");
+        for _ in 0..100 {
+            output.log(Level::Debug, "step");
+        }
+        output.finish();
+        assert!(console.0.text().starts_with("out: one\n") && console.0.text().ends_with("out: two\n"));
     }
 
     #[test]

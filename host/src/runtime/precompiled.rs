@@ -4,7 +4,7 @@
 //! must not run, so that nothing here is handed to wasmtime before version, settings and checksum are as they should be.
 //!
 //! ```text
-//! magic (8)  checksum (32)  settings (32)  source's sha256 (32)  source's size (8)  length of maker (4)  maker  code
+//! magic (7)  format (1)  checksum (32)  settings (32)  source's sha256 (32)  source's size (8)  length of maker (4)  maker  code
 //! ```
 
 use super::engine::EngineOptions;
@@ -15,8 +15,11 @@ use std::hash::{Hash as _, Hasher};
 use std::os::unix::fs::MetadataExt as _;
 use wasmtime::component::Component;
 
-/// The first bytes; the last of them is the format's version.
-const MAGIC: &[u8; 8] = b"dchostc\x01";
+/// The first bytes.
+const MAGIC: &[u8; 7] = b"dchostc";
+
+/// What follows them: the version of all that comes then.
+const FORMAT: u8 = 1;
 
 /// Who compiles: the versions in full, the machine, and the one setting that changes code.
 pub(super) struct Maker {
@@ -38,8 +41,8 @@ pub(super) struct Sealed<'a> {
 pub(super) enum Flaw {
     /// Cut short, or some bit isn't what was written.
     Damaged,
-    /// Another version, machine or setting, in words.
-    Maker(String),
+    /// Another version, machine or setting made it: which, in words.
+    Other(String),
 }
 
 /// Feeds what wasmtime hashes to sha256.
@@ -100,12 +103,19 @@ impl Maker {
         rest.extend_from_slice(&u32::try_from(self.words.len()).unwrap_or(u32::MAX).to_le_bytes());
         rest.extend_from_slice(self.words.as_bytes());
         rest.extend_from_slice(code);
-        [&MAGIC[..], &Sha256::digest(&rest)[..], &rest].concat()
+        [&MAGIC[..], &[FORMAT], &Sha256::digest(&rest)[..], &rest].concat()
     }
 
-    /// Checks a file's bytes: first that they are whole, then that they are of this maker.
+    /// Checks a file's bytes: first that they are of this format, then that they are whole, then that they are of this maker.
     pub(super) fn open<'a>(&self, bytes: &'a [u8]) -> Result<Sealed<'a>, Flaw> {
         let mut rest = bytes.strip_prefix(&MAGIC[..]).ok_or(Flaw::Damaged)?;
+        let [format] = take(&mut rest)?;
+        // Where the checksum of another format stands nobody knows.
+        if format != FORMAT {
+            return Err(Flaw::Other(format!(
+                "another version of dchost (its files have format {format}, not {FORMAT})"
+            )));
+        }
         let checksum: [u8; 32] = take(&mut rest)?;
         if checksum[..] != Sha256::digest(rest)[..] {
             return Err(Flaw::Damaged);
@@ -116,10 +126,10 @@ impl Maker {
         let words_bytes = u32::from_le_bytes(take(&mut rest)?) as usize;
         let (words, code) = rest.split_at_checked(words_bytes).ok_or(Flaw::Damaged)?;
         if words != self.words.as_bytes() {
-            return Err(Flaw::Maker(String::from_utf8_lossy(words).into_owned()));
+            return Err(Flaw::Other(String::from_utf8_lossy(words).into_owned()));
         }
         if settings != self.settings {
-            return Err(Flaw::Maker(format!("{} for another processor or with other settings", self.words)));
+            return Err(Flaw::Other(format!("{} for another processor or with other settings", self.words)));
         }
         Ok(Sealed { source, source_bytes, code })
     }
@@ -144,7 +154,7 @@ impl Sealed<'_> {
 
 /// Whether these bytes begin as a file of `dchost compile` does.
 pub(super) fn is_sealed(bytes: &[u8]) -> bool {
-    bytes.starts_with(&MAGIC[..7])
+    bytes.starts_with(MAGIC)
 }
 
 /// Why a file isn't to be trusted with code: whoever may write to it may run anything as this user.
@@ -184,7 +194,11 @@ mod tests {
             for bit in 0..8 {
                 let mut flipped = bytes.clone();
                 flipped[at] ^= 1 << bit;
-                assert_eq!(one.open(&flipped).err(), Some(Flaw::Damaged), "bit {bit} of byte {at}");
+                let flaw = one.open(&flipped).err();
+                match at {
+                    7 => assert!(matches!(&flaw, Some(Flaw::Other(words)) if words.contains("format")), "{flaw:?}"),
+                    _ => assert_eq!(flaw, Some(Flaw::Damaged), "bit {bit} of byte {at}"),
+                }
             }
         }
     }
@@ -192,7 +206,7 @@ mod tests {
     #[test]
     fn another_version_or_setting_is_named() {
         let bytes = maker("one", 1).seal_code(b"code", &[7; 32], 9);
-        assert_eq!(maker("two", 1).open(&bytes).err(), Some(Flaw::Maker("one".to_owned())));
-        assert!(matches!(maker("one", 2).open(&bytes).err(), Some(Flaw::Maker(words)) if words.contains("settings")));
+        assert_eq!(maker("two", 1).open(&bytes).err(), Some(Flaw::Other("one".to_owned())));
+        assert!(matches!(maker("one", 2).open(&bytes).err(), Some(Flaw::Other(words)) if words.contains("settings")));
     }
 }

@@ -14,7 +14,7 @@ use super::wasi::{self, Denials, FileUse, Network};
 use super::watch::RunWatch;
 use crate::error::Error;
 use crate::handles::Handles;
-use crate::text::{escape_block, truncated};
+use crate::text::{escape_block, truncated, with_lines};
 use rustix::time::{ClockId, clock_gettime};
 use std::future::poll_fn;
 use std::path::PathBuf;
@@ -68,7 +68,7 @@ pub enum RunEnd {
     Trap {
         /// Why, in a few words.
         kind: String,
-        /// Last words, kind, frames and hint, in several lines.
+        /// Last words, frames and hint, in several lines; empty where none is known.
         report: String,
     },
     /// A limit was reached, or a trap followed the refusal of more.
@@ -114,39 +114,86 @@ impl Module {
     /// Must be polled within a tokio runtime, best one of its own: a guest computes on the thread that polls it, and
     /// yields every 10 ms.
     ///
+    /// A core dump ([`GuestOptions::coredump_dir`]) is written on a thread of the runtime's for blocking calls, after
+    /// [`RunWatch::ended`] has told of the end. There is none where `handles.interrupt` is set: the run had to end in any case.
+    ///
+    /// # Panics
+    /// Not for what the guest, a handle or the console does: where a panic unwinds, one of those ends the run with
+    /// [`RunEnd::HostBug`].
+    ///
     /// # Cancel safety
-    /// Dropping the future ends the guest at its next yield or host call. What it wrote without a newline is shown.
+    /// Dropping the future ends the guest at its next yield or host call. What it wrote without a newline is shown. A core
+    /// dump that is being written is given up.
     pub async fn run(&self, options: GuestOptions, handles: Handles, watch: RunWatch) -> RunReport {
         let output = Output::new(handles.console.clone(), &options.limits);
         // Also where the future is dropped: last words are what explains a hang.
         let _finish = Finish(output.clone());
         let meter = Arc::new(Meter::default());
         let coredump_dir = options.coredump_dir.clone();
-        let (end, memory_bytes_peak) = match self.store(options, handles, &watch, &output, &meter) {
+        let report = |end: RunEnd, memory_bytes_peak: u64| RunReport {
+            end,
+            cluster_failure: watch.cluster_failure(),
+            cpu_time: meter.total(),
+            memory_bytes_peak,
+        };
+        let report = match self.store(options, handles, &watch, &output, &meter) {
             Ok(mut store) => {
                 let outcome = metered(&meter, catch_panics(call(&self.inner.pre, &mut store))).await;
                 let finished = caught(|| output.finish());
-                let end = match &outcome {
-                    Ok(outcome) => end(outcome, store.data(), &watch, &output),
-                    Err(panic) => RunEnd::HostBug { message: bug(panic) },
+                let end = match (&outcome, &finished) {
+                    (Ok(outcome), Ok(())) => end(outcome, store.data(), &watch, &output),
+                    (Err(panic), _) | (_, Err(panic)) => RunEnd::HostBug { message: bug(panic) },
                 };
-                if let (Some(dir), RunEnd::Trap { .. } | RunEnd::Limit { .. }, Ok(Err(error))) =
-                    (coredump_dir, &end, &outcome)
-                {
-                    coredump::leave(&dir, &mut store, error, self.name());
-                }
                 let memory_bytes_peak = store.data().limiter.used_bytes();
+                let store = match (coredump_dir, &end, outcome) {
+                    (Some(dir), RunEnd::Trap { .. } | RunEnd::Limit { .. }, Ok(Err(error))) => {
+                        let told = || watch.note_end(&report(end.clone(), memory_bytes_peak));
+                        self.leave_dump(dir, store, error, &watch, told).await
+                    }
+                    _ => Some(store),
+                };
                 // What the store holds may panic too when it goes: handles, and what the guest left undropped.
                 let dropped = caught(|| drop(store));
-                let end = match (end, finished.and(dropped)) {
+                let end = match (end, dropped) {
                     (end @ RunEnd::HostBug { .. }, _) | (end, Ok(())) => end,
                     (_, Err(panic)) => RunEnd::HostBug { message: bug(&panic) },
                 };
-                (end, memory_bytes_peak)
+                report(end, memory_bytes_peak)
             }
-            Err(message) => (RunEnd::Refused { message }, 0),
+            Err(message) => report(RunEnd::Refused { message }, 0),
         };
-        RunReport { end, cluster_failure: watch.cluster_failure(), cpu_time: meter.total(), memory_bytes_peak }
+        watch.note_end(&report);
+        report
+    }
+
+    /// Writes a core dump of a store, and gives the store back. It may take long, so that the end is told first, and the
+    /// guest's thread is free meanwhile.
+    async fn leave_dump(
+        &self,
+        dir: PathBuf,
+        mut store: Store<State>,
+        error: wasmtime::Error,
+        watch: &RunWatch,
+        tell_end: impl FnOnce(),
+    ) -> Option<Store<State>> {
+        // Looked at first: what the end brings about in the cluster may interrupt this run too.
+        let had_to_end = store.data().handles.interrupt.borrow().clone();
+        tell_end();
+        if let Some(why) = had_to_end {
+            tracing::info!("no core dump: the run had to end: {why}");
+            return Some(store);
+        }
+        // Where the future is dropped, nobody waits for the dump.
+        let give_up = GiveUpDump(watch.clone());
+        let (name, watch) = (self.name().to_owned(), watch.clone());
+        let written = tokio::task::spawn_blocking(move || {
+            coredump::leave(&dir, &mut store, &error, &name, &watch);
+            store
+        });
+        let store = written.await;
+        drop(give_up);
+        // What may panic there is caught there.
+        store.ok()
     }
 
     /// Makes the store with its grants and limits, or says which can't be had.
@@ -203,6 +250,15 @@ impl Module {
     }
 }
 
+/// Gives up a core dump when it goes, which harms none that is written.
+struct GiveUpDump(RunWatch);
+
+impl Drop for GiveUpDump {
+    fn drop(&mut self) {
+        self.0.give_up_dump();
+    }
+}
+
 /// Shows last words however the run ends.
 struct Finish(Output);
 
@@ -239,11 +295,12 @@ fn end(outcome: &wasmtime::Result<Result<(), String>>, state: &State, watch: &Ru
     }
     let report = || trap::report(error, &output.tail());
     if let Some(message) = watch.host_bug() {
-        return RunEnd::HostBug { message: format!("{message}; a bug in dchost, please report it\n{}", report()) };
+        let message = with_lines(&format!("{message}; a bug in dchost, please report it"), &report());
+        return RunEnd::HostBug { message };
     }
     match reached(error, state) {
         Some(Reached::Declared(message)) => RunEnd::Refused { message },
-        Some(Reached::Limit(limit, message)) => RunEnd::Limit { limit, message: format!("{message}\n{}", report()) },
+        Some(Reached::Limit(limit, message)) => RunEnd::Limit { limit, message: with_lines(&message, &report()) },
         None => RunEnd::Trap { kind: trap::kind_of(error), report: report() },
     }
 }
@@ -317,7 +374,12 @@ fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
             Limit::Memory
         )));
     }
-    flag(Limit::Memory, format!("memory limit {limit} reached: {used} in use, {asked} more refused"))
+    let what = format!("memory limit {limit} reached: {used} in use, {asked} more refused");
+    // The only limit whose refusal the guest may live with: what it then did is another thing.
+    Some(Reached::Limit(
+        Limit::Memory,
+        format!("{what} ({})\nthe guest then trapped: {}", Limit::Memory, trap::kind_of(error)),
+    ))
 }
 
 fn bug(panic: &HostPanic) -> String {

@@ -335,10 +335,10 @@ pub(crate) const BLOCK: Import = Import {
     core: "(param i32)",
 };
 
-/// `matmul` of arguments in memory, with a place for the result.
-pub(crate) const MATMUL: Import = Import {
-    component: r#"
-      (import "dchost:worker/kernels@0.1.0" (instance $kernels
+/// Types that the interfaces of tensors share, as each of them repeats them.
+macro_rules! tensor_types {
+    () => {
+        r#"
         (type $task' (record (field "job" string) (field "index" u32)))
         (export "task" (type $task (eq $task')))
         (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
@@ -350,10 +350,21 @@ pub(crate) const MATMUL: Import = Import {
         (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
         (export "dtype" (type $dtype (eq $dtype')))
         (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
-        (export "tensor" (type $tensor (eq $tensor')))
+        (export "tensor" (type $tensor (eq $tensor')))"#
+    };
+}
+
+/// `matmul` of arguments in memory, with a place for the result.
+pub(crate) const MATMUL: Import = Import {
+    component: concat!(
+        r#"
+      (import "dchost:worker/kernels@0.1.0" (instance $kernels"#,
+        tensor_types!(),
+        r#"
         (export "matmul" (func (param "a" $tensor) (param "b" $tensor) (param "transpose-a" bool)
           (param "transpose-b" bool) (param "alpha" float64) (param "beta" float64) (param "c" (option $tensor))
-          (result (result $tensor (error $error)))))))"#,
+          (result (result $tensor (error $error)))))))"#
+    ),
     lower: r#"(core func $matmul (canon lower (func $kernels "matmul")
         (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
     name: "matmul",
@@ -456,22 +467,13 @@ pub(crate) fn waits_at(barrier: &str) -> String {
     )
 }
 
-/// Types that variables' interfaces share, as each of them repeats them.
-const TENSOR_TYPES: &str = r#"
-        (type $task' (record (field "job" string) (field "index" u32)))
-        (export "task" (type $task (eq $task')))
-        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
-          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
-          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
-        (export "error-code" (type $code (eq $code')))
-        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
-        (export "error" (type $error (eq $error')))
-        (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
-        (export "dtype" (type $dtype (eq $dtype')))
-        (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
-        (export "tensor" (type $tensor (eq $tensor')))
+/// Types that variables' interfaces share beside those.
+const TENSOR_TYPES: &str = concat!(
+    tensor_types!(),
+    r#"
         (type $value' (record (field "tensor" $tensor) (field "version" u64)))
-        (export "value" (type $value (eq $value')))"#;
+        (export "value" (type $value (eq $value')))"#
+);
 
 /// A guest that may call `variables` and `pending`; `body` defines `(func $main (result i32) ...)`.
 ///

@@ -1,8 +1,11 @@
 //! What an onlooker sees of a run, while it runs and after its future was dropped.
 
+use super::run::RunReport;
 use crate::error::Error;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::watch;
 
 /// A view of one run, kept by the one who started it. Cheap to clone.
 ///
@@ -10,6 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Clone, Default)]
 pub struct RunWatch {
     seen: Arc<Mutex<Seen>>,
+    end: Arc<watch::Sender<Option<RunReport>>>,
+    dump_given_up: Arc<AtomicBool>,
 }
 
 #[derive(Default)]
@@ -37,6 +42,40 @@ impl RunWatch {
     /// Such are peer-failed, peer-restarted and unavailable, and a barrier's deadline-exceeded and aborted.
     pub fn cluster_failure(&self) -> Option<Error> {
         self.lock().cluster_failure.clone()
+    }
+
+    /// Waits until the run has ended, and tells how. That is known before [`Module::run`](super::Module::run) returns where a core
+    /// dump is being written, which takes as long as the disk does.
+    ///
+    /// Never ends for a run whose future was dropped before its end.
+    ///
+    /// # Cancel safety
+    /// Waiting has no effect.
+    pub async fn ended(&self) -> RunReport {
+        let mut end = self.end.subscribe();
+        let end = end.wait_for(Option::is_some).await.expect("`self` holds the sender");
+        end.clone().expect("waited until it was there")
+    }
+
+    /// Gives up the core dump that is being written, if there is one: what is there of it is removed, and
+    /// [`Module::run`](super::Module::run) returns.
+    pub fn give_up_dump(&self) {
+        self.dump_given_up.store(true, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_dump_given_up(&self) -> bool {
+        self.dump_given_up.load(Ordering::Relaxed)
+    }
+
+    /// Tells how the run ended; the first time counts.
+    pub(super) fn note_end(&self, report: &RunReport) {
+        self.end.send_if_modified(|end| {
+            let first = end.is_none();
+            if first {
+                *end = Some(report.clone());
+            }
+            first
+        });
     }
 
     pub(super) fn set_pending(&self, label: Option<String>) {

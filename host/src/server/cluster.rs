@@ -10,10 +10,9 @@ use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
 use crate::server::leader::{LeaderHandle, LeaderStatus};
 use crate::server::session::{Lease, SessionRow};
-use crate::variables::{Store, VariableStatus};
-use crate::wire::attend::{
-    event_to_wire, message_from_wire, registered_to_wire, registration_from_wire, state_to_wire,
-};
+use crate::status::{JobStatus, SessionStatus, TaskStatus, WaitedBarrier};
+use crate::variables::Store;
+use crate::wire::attend::{event_to_wire, message_from_wire, registered_to_wire, registration_from_wire};
 use crate::wire::header::{missing, response_header};
 use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1;
@@ -43,12 +42,16 @@ pub struct LeaderPart {
     pub attend: Arc<dyn Attend>,
     /// Asks what it knows, for status; none once it has left.
     pub status: Arc<dyn Fn() -> BoxFuture<'static, Option<LeaderStatus>> + Send + Sync>,
+    /// The container of its job, whose barriers it holds.
+    pub container: String,
 }
 
-impl From<LeaderHandle> for LeaderPart {
-    fn from(leader: LeaderHandle) -> Self {
+impl LeaderPart {
+    /// The part of a leader whose job is in `container`.
+    pub fn new(leader: LeaderHandle, container: impl Into<String>) -> Self {
         let asked = leader.clone();
         LeaderPart {
+            container: container.into(),
             attend: Arc::new(leader),
             status: Arc::new(move || {
                 let leader = asked.clone();
@@ -157,21 +160,28 @@ impl cluster_server::Cluster for ClusterService {
     ) -> Result<Response<v1::GetStatusResponse>, Status> {
         let v1::GetStatusRequest { header, brief } = request.into_inner();
         let admitted = self.guard.admit(Rpc::GetStatus, header)?;
-        let mut response =
-            v1::GetStatusResponse { header: response_header(self.guard.incarnation()), ..Default::default() };
-        let container = admitted.caller.container;
-        response.attempt = self.guard.attempt(&container).map(Into::into);
+        let mut response = v1::GetStatusResponse {
+            header: response_header(self.guard.incarnation()),
+            attempt: self.guard.attempt(&admitted.caller.container).map(Into::into),
+            ..Default::default()
+        };
         if brief {
             return Ok(Response::new(response));
         }
+        response.server = Some(self.guard.task().into());
+        env!("CARGO_PKG_VERSION").clone_into(&mut response.version);
+        response.variable_bytes = self.store.variable_bytes();
+        response.variable_bytes_max = self.store.variable_bytes_max();
         let mut budget = STATUS_BYTES_MAX;
         if let Some(leader) = &self.leader
             && let Some(status) = (leader.status)().await
         {
             response.attempt = Some(status.attempt.into());
+            let LeaderStatus { mode, replication, training_ended, cause, .. } = status;
+            response.job = Some(JobStatus { mode, replication, training_ended, cause }.into());
             let tasks = status.rows.into_iter().map(task_status);
             (response.task, response.tasks_left_out) = within(&mut budget, 2, tasks);
-            let barriers = status.barriers.into_iter().map(|row| barrier_status(&container, row));
+            let barriers = status.barriers.into_iter().map(|row| barrier_status(&leader.container, row));
             (response.barrier, response.barriers_left_out) = within(&mut budget, 2, barriers);
         }
         let sessions = self.guard.sessions().list().into_iter().map(session_status);
@@ -181,7 +191,7 @@ impl cluster_server::Cluster for ClusterService {
         let variables = tokio::task::spawn_blocking(move || store.statuses()).await;
         let variables = variables
             .map_err(|error| Error::new(ErrorCode::Internal, format!("listing the variables ended early: {error}")))?;
-        let variables = variables.into_iter().map(variable_status);
+        let variables = variables.into_iter().map(v1::VariableStatus::from);
         (response.variable, response.variables_left_out) = within(&mut budget, 1, variables);
         Ok(Response::new(response))
     }
@@ -297,43 +307,42 @@ fn within<T: prost::Message>(
 }
 
 fn session_status(row: SessionRow) -> v1::SessionStatus {
-    v1::SessionStatus {
-        caller: Some(v1::Caller { task: row.caller.task.map(Into::into), run_id: row.caller.run_id.0 }),
+    let status = SessionStatus {
         container: row.caller.container,
-        since_ms: milliseconds(row.age),
+        task: row.caller.task,
+        run_id: row.caller.run_id,
+        since: row.age,
+        attached: Some(row.attached),
         op_instances: 0,
-    }
+    };
+    status.into()
 }
 
 fn task_status(row: RowStatus) -> v1::TaskStatus {
-    v1::TaskStatus {
-        task: Some(row.task.into()),
-        address: row.address.unwrap_or_default(),
-        state: state_to_wire(row.state).into(),
-        incarnation: row.incarnation.map_or(0, |incarnation| incarnation.0),
-        since_ms: milliseconds(row.since.elapsed()),
-        last_seen_ms: row.last_seen.map(|seen| milliseconds(seen.elapsed())),
+    let status = TaskStatus {
+        task: row.task,
+        address: row.address,
+        state: row.state,
+        since: row.since.elapsed(),
+        incarnation: row.incarnation,
+        last_seen: row.last_seen.map(|seen| seen.elapsed()),
         message: row.message,
-    }
+        runner: row.runner,
+        exit_code: row.exit_code,
+    };
+    status.into()
 }
 
 fn barrier_status(container: &str, row: BarrierStatus) -> v1::BarrierStatus {
-    v1::BarrierStatus {
+    let status = WaitedBarrier {
         container: container.to_owned(),
         name: row.name,
         generation: row.generation,
-        arrived: row.arrived.into_iter().map(Into::into).collect(),
-        missing: row.missing.into_iter().map(Into::into).collect(),
-        since_ms: milliseconds(row.since.elapsed()),
-    }
-}
-
-fn variable_status(row: VariableStatus) -> v1::VariableStatus {
-    v1::VariableStatus { container: row.container, name: row.name, bytes: row.bytes, version: row.version }
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+        arrived: row.arrived,
+        missing: row.missing,
+        since: row.since.elapsed(),
+    };
+    status.into()
 }
 
 #[cfg(test)]

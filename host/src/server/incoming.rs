@@ -16,8 +16,10 @@ use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 /// Most connections at once: each task of a cluster keeps three, so that this is a cluster of more than a thousand.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// Descriptors that are left to everything else: files, the process's own connections, what its guest opens.
-const DESCRIPTORS_RESERVED: u64 = 256;
+/// Descriptors that are left to everything else: 256 files and 128 sockets that the process's guest may have open, and 128
+/// for what the process has itself (granted directories, the component, runtimes, connections to other tasks). A guest that opens
+/// all it may must not keep other tasks from connecting.
+const DESCRIPTORS_RESERVED: u64 = 512;
 
 /// Connections that each task of a cluster keeps to a server that it uses.
 const CONNECTIONS_PER_TASK: usize = 3;
@@ -305,7 +307,7 @@ mod tests {
     #[test]
     fn connections_leave_descriptors_for_the_rest() {
         for (descriptors, connections) in
-            [(None, 4096), (Some(1 << 20), 4096), (Some(1024), 768), (Some(300), 150), (Some(1), 1)]
+            [(None, 4096), (Some(1 << 20), 4096), (Some(1024), 512), (Some(4096), 3584), (Some(300), 150), (Some(1), 1)]
         {
             assert_eq!(connections_max(descriptors), connections, "{descriptors:?}");
         }

@@ -6,7 +6,9 @@
 mod report;
 
 use crate::attend::REPORT_INTERVAL;
-use crate::attend::{AttendError, BarrierArrival, Cause, LeaderEvent, MemberMessage, Registered, Registration};
+use crate::attend::{
+    AttendError, BarrierArrival, Cause, LeaderEvent, MemberMessage, Mode, Registered, Registration, Replication,
+};
 use crate::barrier::{Answer, BarrierStatus, Barriers, display_name};
 use crate::cluster::{Task, list_tasks};
 use crate::error::{Error, ErrorCode};
@@ -74,6 +76,10 @@ impl JobEnd {
 pub struct LeaderStatus {
     /// The attempt that runs now.
     pub attempt: Attempt,
+    /// How runs are placed; none: the leader has no module, and leads nothing.
+    pub mode: Option<Mode>,
+    /// One run for each chief and worker, or one driver.
+    pub replication: Replication,
     /// Every row, in order. Their points in time compare with `std::time::Instant::now`.
     pub rows: Vec<RowStatus>,
     /// Tasks that should attend and don't.
@@ -390,6 +396,8 @@ impl Service {
     fn status(&self) -> LeaderStatus {
         LeaderStatus {
             attempt: self.lifetime.attempt(),
+            mode: self.lifetime.mode(),
+            replication: self.lifetime.replication(),
             rows: self.lifetime.rows(),
             silent: self.lifetime.silent(std_now()),
             barriers: self.barriers.status(),

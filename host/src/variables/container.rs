@@ -381,18 +381,16 @@ impl Container {
         Arc::strong_count(&self.0) == 1 && self.read().cells.is_empty()
     }
 
-    /// Name, bytes and version of every variable, by name.
-    pub(crate) fn list(&self) -> Vec<(String, usize, u64)> {
+    /// Name, type, bytes and version of every variable, in no order.
+    pub(crate) fn list(&self) -> Vec<(String, TensorType, usize, u64)> {
         let cells: Vec<_> = self.read().cells.iter().map(|(name, cell)| (name.to_string(), cell.clone())).collect();
-        let mut list: Vec<_> = cells
+        cells
             .into_iter()
             .map(|(name, cell)| {
                 let value = lock(&cell.value);
-                (name, value.blocks.len(), value.version)
+                (name, cell.ty.clone(), value.blocks.len(), value.version)
             })
-            .collect();
-        list.sort();
-        list
+            .collect()
     }
 
     /// Ends the container: drops its variables, wakes who waits, refuses later calls with `why`. Answers with their number.

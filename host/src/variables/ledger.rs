@@ -14,6 +14,13 @@ const ANSWERS_MAX: usize = 1024;
 /// Bytes of answers remembered for each run.
 const ANSWER_BYTES_MAX: usize = 8 << 20;
 
+/// Bytes of answers remembered over all runs: a thousand tasks keep the answers to all the calls that they can have in flight,
+/// 256, at 1 KiB each.
+const ALL_ANSWER_BYTES_MAX: usize = 256 << 20;
+
+/// What an answer takes beside what it holds: its place in the map and its allocations.
+const ANSWER_ENTRY_BYTES: usize = 128;
+
 /// Returned values up to this many bytes are remembered with their answer. The replay of a larger one reads the present values
 /// instead: it has the write in it, and maybe later ones, as its version says.
 const VALUE_BYTES_MAX: usize = 16 << 10;
@@ -51,14 +58,15 @@ impl Remembered {
 
 /// What an answer takes, a failed one too: its error may name many variables.
 fn answer_bytes(answer: &Result<Remembered>) -> usize {
-    match answer {
+    let held = match answer {
         Ok(remembered) => remembered.bytes(),
         Err(Error { code: _, message, tasks, names }) => {
             message.len()
                 + size_of_val(&**tasks)
                 + names.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>()
         }
-    }
+    };
+    ANSWER_ENTRY_BYTES + held
 }
 
 /// What was applied, for each run and sequence.
@@ -77,6 +85,8 @@ pub struct Ledger(Arc<Mutex<Runs>>);
 struct Runs {
     runs: HashMap<RunId, Run>,
     order: VecDeque<RunId>,
+    /// The sum over all runs.
+    answer_bytes: usize,
     next_ticket: u64,
 }
 
@@ -168,7 +178,7 @@ impl Ledger {
     /// Forgets a run: its session has ended, so that no retry can come.
     pub fn forget(&self, run: RunId) {
         let mut runs = lock(&self.0);
-        runs.runs.remove(&run);
+        runs.remove(run);
         runs.order.retain(|&other| other != run);
     }
 }
@@ -194,7 +204,7 @@ impl Runs {
             None if place.sequence <= run.floor && !run.gaps.remove(&place.sequence) => {
                 let (sequence, id) = (place.sequence, place.run);
                 let message = format!(
-                    "write `{sequence}` of run `{id}` is older than the `{ANSWERS_MAX}` writes that are remembered; \
+                    "write `{sequence}` of run `{id}` is older than the writes that are remembered, `{ANSWERS_MAX}` at most; \
                      whether it was applied is not known"
                 );
                 return Err(Error::new(ErrorCode::Aborted, message));
@@ -218,9 +228,33 @@ impl Runs {
             return Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["runs"]));
         };
         if let Some(run) = self.order.remove(oldest) {
-            self.runs.remove(&run);
+            self.remove(run);
         }
         Ok(())
+    }
+
+    fn remove(&mut self, run: RunId) {
+        self.answer_bytes -= self.runs.remove(&run).map_or(0, |run| run.answer_bytes);
+    }
+
+    /// Remembers an answer, and forgets old ones where they are too many: first of its own run, then, where all together hold
+    /// too much, of those that hold most. A write whose answer is forgotten is refused when it is repeated, never applied again.
+    fn remember(&mut self, place: &Place, answer: Result<Remembered>) {
+        let Some(run) = self.runs.get_mut(&place.run) else { return };
+        let before = run.answer_bytes;
+        run.answers += 1;
+        run.answer_bytes += answer_bytes(&answer);
+        run.entries.insert(place.sequence, Entry::Answered(answer));
+        run.trim();
+        self.answer_bytes = self.answer_bytes - before + run.answer_bytes;
+        while self.answer_bytes > ALL_ANSWER_BYTES_MAX {
+            let largest = self.runs.values_mut().max_by_key(|run| run.answer_bytes);
+            let forgotten = largest.map_or(0, Run::forget_oldest);
+            if forgotten == 0 {
+                return;
+            }
+            self.answer_bytes -= forgotten;
+        }
     }
 }
 
@@ -235,22 +269,30 @@ impl Run {
     /// Forgets the oldest answers that are too many.
     fn trim(&mut self) {
         while self.answers > ANSWERS_MAX || (self.answer_bytes > ANSWER_BYTES_MAX && self.answers > 1) {
-            let oldest = self.entries.iter().find_map(|(&sequence, entry)| match entry {
-                Entry::Answered(answer) => Some((sequence, answer_bytes(answer))),
-                _ => None,
-            });
-            let Some((oldest, bytes)) = oldest else { return };
-            self.entries.remove(&oldest);
-            self.answers -= 1;
-            self.answer_bytes -= bytes;
-            // A gap wider than what is kept is nobody's retry; the newest ones are kept.
-            let from = (self.floor + 1).max(oldest.saturating_sub(GAPS_MAX as u64));
-            self.gaps.extend((from..oldest).filter(|sequence| !self.entries.contains_key(sequence)));
-            while self.gaps.len() > GAPS_MAX {
-                self.gaps.pop_first();
+            if self.forget_oldest() == 0 {
+                return;
             }
-            self.floor = self.floor.max(oldest);
         }
+    }
+
+    /// Forgets the oldest answer; returns what it took, 0 where there is none.
+    fn forget_oldest(&mut self) -> usize {
+        let oldest = self.entries.iter().find_map(|(&sequence, entry)| match entry {
+            Entry::Answered(answer) => Some((sequence, answer_bytes(answer))),
+            _ => None,
+        });
+        let Some((oldest, bytes)) = oldest else { return 0 };
+        self.entries.remove(&oldest);
+        self.answers -= 1;
+        self.answer_bytes -= bytes;
+        // A gap wider than what is kept is nobody's retry; the newest ones are kept.
+        let from = (self.floor + 1).max(oldest.saturating_sub(GAPS_MAX as u64));
+        self.gaps.extend((from..oldest).filter(|sequence| !self.entries.contains_key(sequence)));
+        while self.gaps.len() > GAPS_MAX {
+            self.gaps.pop_first();
+        }
+        self.floor = self.floor.max(oldest);
+        bytes
     }
 }
 
@@ -297,13 +339,7 @@ impl Applying {
     /// Remembers the answer, a failure too, and wakes those who wait for it.
     pub fn finish(mut self, answer: Result<Remembered>) {
         self.done = true;
-        let mut runs = lock(&self.place.runs);
-        if let Some(run) = runs.runs.get_mut(&self.place.run) {
-            run.answers += 1;
-            run.answer_bytes += answer_bytes(&answer);
-            run.entries.insert(self.place.sequence, Entry::Answered(answer));
-            run.trim();
-        }
+        lock(&self.place.runs).remember(&self.place, answer);
     }
 }
 

@@ -4,18 +4,33 @@ use bytes::Bytes;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Memory that is kept at most, in bytes: as much as one call of a guest may move by default (`--max-tensor`).
-pub const SPARE_BYTES_MAX: usize = 256 << 20;
+/// Memory that is kept at most, in bytes: as much as one call of a guest may move by default (`--max-tensor`). Where it may move
+/// less, less is kept; where more, this is enough for all but its largest values.
+const SPARE_BYTES_MAX: usize = 256 << 20;
 
 /// How much larger than a value the memory may be that it gets: a small one mustn't hold that of a large one.
 const SLACK_MAX: usize = 2;
 
-/// Buffers of values that nobody looks at any more. Cheap to clone; clones share them.
+/// Buffers of values that nobody looks at any more. Cheap to clone; clones share them, and a process has one for all that it
+/// reads, so that it is bounded once.
 ///
 /// A fresh buffer of 64 MiB costs three times the copy into it: the system zeroes its pages one by one as they are first
 /// touched. Programs read the same variables again and again, so their buffers are worth keeping.
-#[derive(Clone, Default)]
-pub struct Spare(Arc<Mutex<Vec<Vec<u8>>>>);
+#[derive(Clone)]
+pub struct Spare(Arc<Inner>);
+
+struct Inner {
+    bytes_max: usize,
+    /// Sorted by size.
+    buffers: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Default for Spare {
+    /// Keeps as much as any may.
+    fn default() -> Self {
+        Spare::new(u64::MAX)
+    }
+}
 
 impl fmt::Debug for Spare {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -24,11 +39,16 @@ impl fmt::Debug for Spare {
 }
 
 impl Spare {
+    /// Keeps nothing yet, and at most what one call may move, `--max-tensor`, or 256 MiB if that is less.
+    pub fn new(tensor_bytes_max: u64) -> Self {
+        let bytes_max = usize::try_from(tensor_bytes_max).unwrap_or(usize::MAX).min(SPARE_BYTES_MAX);
+        Spare(Arc::new(Inner { bytes_max, buffers: Mutex::default() }))
+    }
+
     /// An empty buffer with room for `bytes` bytes: the smallest that is kept and fits, or a new one.
     pub fn take(&self, bytes: usize) -> Vec<u8> {
         let fits = bytes..=bytes.saturating_mul(SLACK_MAX);
         let mut kept = self.lock();
-        // Sorted by size.
         match kept.iter().position(|buffer| fits.contains(&buffer.capacity())) {
             Some(index) => {
                 let mut buffer = kept.remove(index);
@@ -54,21 +74,21 @@ impl Spare {
 
     /// Keeps a buffer; smaller ones make room for it.
     fn put(&self, buffer: Vec<u8>) {
-        if buffer.capacity() > SPARE_BYTES_MAX {
+        if buffer.capacity() > self.0.bytes_max {
             return;
         }
         let mut kept = self.lock();
         let index = kept.partition_point(|other| other.capacity() < buffer.capacity());
         kept.insert(index, buffer);
         let mut bytes: usize = kept.iter().map(Vec::capacity).sum();
-        while bytes > SPARE_BYTES_MAX {
+        while bytes > self.0.bytes_max {
             bytes -= kept.remove(0).capacity();
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Vec<u8>>> {
         // Each change of the list is one call, so a panic elsewhere leaves nothing half done.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.buffers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -131,12 +151,16 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded_and_the_large_ones_stay() {
-        let spare = Spare::default();
-        // Capacity is what counts; nothing is written, so that the test needs no memory.
-        for bytes in [SPARE_BYTES_MAX + 1, SPARE_BYTES_MAX / 2, MIB, SPARE_BYTES_MAX / 2] {
-            spare.put(Vec::with_capacity(bytes));
-            assert!(spare.bytes() <= SPARE_BYTES_MAX);
+        for (tensor_bytes_max, bytes_max) in
+            [(u64::MAX, SPARE_BYTES_MAX), (1 << 30, SPARE_BYTES_MAX), (8 << 20, 8 * MIB), (4096, 4096)]
+        {
+            let spare = Spare::new(tensor_bytes_max);
+            // Capacity is what counts; nothing is written, so that the test needs no memory.
+            for bytes in [bytes_max + 1, bytes_max / 2, bytes_max / 4, bytes_max / 2] {
+                spare.put(Vec::with_capacity(bytes));
+                assert!(spare.bytes() <= bytes_max);
+            }
+            assert_eq!(spare.bytes(), bytes_max);
         }
-        assert_eq!(spare.bytes(), SPARE_BYTES_MAX);
     }
 }

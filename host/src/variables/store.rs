@@ -4,6 +4,7 @@ use super::staging::StagingBudget;
 use super::{Container, Ledger, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, AttemptGate, AttemptOrder};
+use crate::tensor::TensorType;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -50,12 +51,14 @@ struct Slot {
 }
 
 /// One variable for a status listing.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VariableStatus {
     /// Its container.
     pub container: String,
     /// Its name.
     pub name: String,
+    /// Element type and extents.
+    pub ty: TensorType,
     /// Size of its value.
     pub bytes: u64,
     /// Counts applied writes.
@@ -122,22 +125,28 @@ impl Store {
     pub fn statuses(&self) -> Vec<VariableStatus> {
         let containers: Vec<_> = lock(&self.0.containers).values().map(|slot| slot.container.clone()).collect();
         let status = |container: &Container| {
-            let of = |(name, bytes, version)| VariableStatus {
+            let of = |(name, ty, bytes, version)| VariableStatus {
                 container: container.name().to_owned(),
                 name,
+                ty,
                 bytes: bytes as u64,
                 version,
             };
             container.list().into_iter().map(of).collect::<Vec<_>>()
         };
         let mut statuses: Vec<_> = containers.iter().flat_map(status).collect();
-        statuses.sort();
+        statuses.sort_by(|a, b| (&a.container, &a.name).cmp(&(&b.container, &b.name)));
         statuses
     }
 
     /// Bytes of all values.
     pub fn variable_bytes(&self) -> u64 {
         self.0.room.used.load(Ordering::Relaxed)
+    }
+
+    /// Most bytes of all values; none: no limit.
+    pub fn variable_bytes_max(&self) -> Option<u64> {
+        self.0.room.max
     }
 
     /// Bytes that wait in unfinished writes now.

@@ -245,7 +245,11 @@ pub const fn state_to_wire(state: TaskState) -> v1::State {
     }
 }
 
-fn state_from_wire(field: &str, state: i32) -> Result<TaskState> {
+/// Reads a task's state.
+///
+/// # Errors
+/// `invalid-argument` naming the field.
+pub fn state_from_wire(field: &str, state: i32) -> Result<TaskState> {
     match v1::State::try_from(state) {
         Ok(v1::State::NeverSeen) => Ok(TaskState::NeverSeen),
         Ok(v1::State::Running) => Ok(TaskState::Running),
@@ -257,7 +261,8 @@ fn state_from_wire(field: &str, state: i32) -> Result<TaskState> {
     }
 }
 
-const fn mode_to_wire(mode: Option<Mode>) -> v1::Mode {
+/// Writes a mode.
+pub const fn mode_to_wire(mode: Option<Mode>) -> v1::Mode {
     match mode {
         None => v1::Mode::Unspecified,
         Some(Mode::IndependentWorker) => v1::Mode::IndependentWorker,
@@ -265,7 +270,11 @@ const fn mode_to_wire(mode: Option<Mode>) -> v1::Mode {
     }
 }
 
-fn mode_from_wire(field: &str, mode: i32) -> Result<Option<Mode>> {
+/// Reads a mode.
+///
+/// # Errors
+/// `invalid-argument` naming the field.
+pub fn mode_from_wire(field: &str, mode: i32) -> Result<Option<Mode>> {
     match v1::Mode::try_from(mode) {
         Ok(v1::Mode::Unspecified) => Ok(None),
         Ok(v1::Mode::IndependentWorker) => Ok(Some(Mode::IndependentWorker)),
@@ -274,14 +283,19 @@ fn mode_from_wire(field: &str, mode: i32) -> Result<Option<Mode>> {
     }
 }
 
-const fn replication_to_wire(replication: Replication) -> v1::Replication {
+/// Writes how runs are placed.
+pub const fn replication_to_wire(replication: Replication) -> v1::Replication {
     match replication {
         Replication::BetweenGraph => v1::Replication::BetweenGraph,
         Replication::InGraph => v1::Replication::InGraph,
     }
 }
 
-fn replication_from_wire(field: &str, replication: i32) -> Result<Replication> {
+/// Reads how runs are placed.
+///
+/// # Errors
+/// `invalid-argument` naming the field.
+pub fn replication_from_wire(field: &str, replication: i32) -> Result<Replication> {
     match v1::Replication::try_from(replication) {
         Ok(v1::Replication::BetweenGraph) => Ok(Replication::BetweenGraph),
         Ok(v1::Replication::InGraph) => Ok(Replication::InGraph),
@@ -294,11 +308,16 @@ fn attempt_from_wire(field: &str, attempt: Option<v1::Attempt>) -> Result<Attemp
     attempt.ok_or_else(|| missing(field))?.try_into()
 }
 
-fn cause_to_wire(cause: Cause) -> v1::Cause {
+/// Writes the first cause of a failure.
+pub fn cause_to_wire(cause: Cause) -> v1::Cause {
     v1::Cause { task: Some(cause.task.into()), exit_code: cause.exit_code.into(), message: cause.message }
 }
 
-fn cause_from_wire(cause: Option<v1::Cause>) -> Result<Option<Cause>> {
+/// Reads the first cause of a failure.
+///
+/// # Errors
+/// `invalid-argument` naming the field.
+pub fn cause_from_wire(cause: Option<v1::Cause>) -> Result<Option<Cause>> {
     cause
         .map(|cause| {
             Ok(Cause {
@@ -310,7 +329,11 @@ fn cause_from_wire(cause: Option<v1::Cause>) -> Result<Option<Cause>> {
         .transpose()
 }
 
-fn exit_code(field: &str, code: u32) -> Result<u8> {
+/// Reads an exit code.
+///
+/// # Errors
+/// `invalid-argument` naming the field.
+pub fn exit_code(field: &str, code: u32) -> Result<u8> {
     u8::try_from(code).map_err(|_| invalid(format!("{field}: `{code}` is above 255")))
 }
 

@@ -9,7 +9,7 @@ use source::{Source, files, lines_with, modules_named, root, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Modules without sockets, wasm, protobuf, clock or environment.
-const DOMAIN: [&str; 13] = [
+const DOMAIN: [&str; 14] = [
     "attend",
     "barrier",
     "cluster",
@@ -19,6 +19,7 @@ const DOMAIN: [&str; 13] = [
     "ids",
     "lifetime",
     "ops",
+    "status",
     "sync",
     "tensor",
     "text",
@@ -26,18 +27,22 @@ const DOMAIN: [&str; 13] = [
 ];
 
 /// Every other module of the host, and those that it may name besides itself and the domain.
-const MAY_NAME: [(&str, &[&str]); 11] = [
-    ("main", &["lib", "commands", "cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire"]),
+const MAY_NAME: [(&str, &[&str]); 12] = [
+    (
+        "main",
+        &["lib", "commands", "cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire", "files"],
+    ),
     ("lib", &[]),
-    ("commands", &["cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire"]),
-    ("config", &["cli", "coordinator", "server", "client", "runtime", "handles", "wire"]),
+    ("commands", &["cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire", "files"]),
+    ("config", &["cli", "coordinator", "server", "client", "runtime", "handles", "wire", "files"]),
     ("cli", &["coordinator", "server", "client", "runtime", "handles", "wire"]),
     ("coordinator", &["server", "client", "runtime", "handles", "wire"]),
     ("server", &["handles", "wire"]),
     ("client", &["handles", "wire"]),
-    ("runtime", &["handles"]),
+    ("runtime", &["handles", "files"]),
     ("handles", &[]),
     ("wire", &[]),
+    ("files", &[]),
 ];
 
 /// Files with `unsafe` or an exception from `unsafe_code`, and why it is sound.

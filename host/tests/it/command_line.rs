@@ -46,6 +46,23 @@ fn plans_go_to_stdout_and_refusals_are_exit_2_with_the_error_in_the_object() {
 }
 
 #[test]
+fn a_status_that_names_nobody_is_exit_2_with_the_error_in_the_object() {
+    for flags in [&["status"][..], &["status", "a.example"], &["status", "--cluster", "{"]] {
+        let (code, stdout, stderr) = output(&mut dchost(flags));
+        assert_eq!((code, stdout.as_str()), (Some(2), ""));
+        assert!(stderr.starts_with("error: configuration refused: "), "{stderr}");
+        let (code, stdout, _) = output(&mut dchost(&[flags, &["--format=json"]].concat()));
+        let object: Value = serde_json::from_str(&stdout).expect("one object");
+        assert_eq!((code, &object["servers"]), (Some(2), &Value::Array(Vec::new())));
+        assert!(object["error"].as_str().is_some_and(|error| stderr.contains(error)), "{object}");
+    }
+    for flags in [["a:1", "--all"], ["a:1", "--task=ps"], ["--all", "--task=ps"], ["--watch=1ms", "a:1"]] {
+        let (code, _, stderr) = output(dchost(&["status"]).args(flags));
+        assert_eq!(code, Some(2), "{stderr}");
+    }
+}
+
+#[test]
 fn a_malformed_tf_config_is_exit_2() {
     let (code, stdout, stderr) = output(dchost(&["--module=m.wasm"]).env("TF_CONFIG", "{'cluster':"));
     assert_eq!((code, stdout.as_str()), (Some(2), ""));

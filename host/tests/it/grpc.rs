@@ -22,6 +22,7 @@ mod attend;
 mod calls;
 mod job;
 mod service;
+mod status;
 
 /// What no test should ever wait for.
 const LONG: Duration = Duration::from_secs(30);
@@ -76,11 +77,15 @@ fn caller(run: u64) -> Caller {
 
 /// Channels of a run to one ps at `address`.
 fn peers(address: impl ToString, connect_timeout: Duration, rejoin_timeout: Duration) -> Peers {
+    peers_of(caller(1), address, connect_timeout, rejoin_timeout)
+}
+
+fn peers_of(caller: Caller, address: impl ToString, connect_timeout: Duration, rejoin_timeout: Duration) -> Peers {
     Peers::new(PeersOptions {
         client_use: None,
         connections: Connections::default(),
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [address.to_string()]),
-        caller: caller(1),
+        caller,
         runtime: Handle::current(),
         connect_timeout,
         rejoin_timeout,

@@ -1,4 +1,4 @@
-//! docs/security.md promises: each test that it names must be there.
+//! docs/security.md and docs/limits.md promise: each test that they name must be there.
 
 use crate::architecture::source::{Source, root, sources};
 
@@ -48,19 +48,37 @@ fn has_test(source: &Source, name: &str) -> bool {
     })
 }
 
+/// The tests of these names that no file has.
+fn missing<'a>(names: &[&'a str]) -> Vec<&'a str> {
+    let sources = sources("");
+    let is_there = |path: &str| {
+        let (module, name) = path.rsplit_once("::").expect("a path has two parts");
+        sources.iter().any(|source| is_module(source, module) && has_test(source, name))
+    };
+    names.iter().copied().filter(|path| !is_there(path)).collect()
+}
+
 #[test]
 fn every_test_that_the_document_names_exists() {
     let document = document();
-    let sources = sources("");
-    let missing: Vec<_> = tests_named(&document)
-        .into_iter()
-        .filter(|path| {
-            let (module, name) = path.rsplit_once("::").expect("a path has two parts");
-            !sources.iter().any(|source| is_module(source, module) && has_test(source, name))
-        })
-        .collect();
+    let names = tests_named(&document);
+    let missing = missing(&names);
     assert!(missing.is_empty(), "docs/security.md names tests that are not there:\n  {}", missing.join("\n  "));
-    assert!(tests_named(&document).len() > CONTROLS, "the search for names is broken");
+    assert!(names.len() > CONTROLS, "the search for names is broken");
+}
+
+/// The limits that no flag changes: their table has a column of tests.
+#[test]
+fn every_limit_without_a_flag_names_a_test_that_exists() {
+    let text = std::fs::read_to_string(root().join("docs/limits.md")).expect("the document is there");
+    let (_, table) = text.split_once("| limit | value | when it is met | test |").expect("the table is there");
+    let rows: Vec<_> = table.lines().skip(2).take_while(|line| line.starts_with('|')).collect();
+    assert!(rows.len() > 10, "the search for rows is broken");
+    for row in rows {
+        let names = tests_named(row);
+        assert!(!names.is_empty(), "no test: {row}");
+        assert_eq!(missing(&names), [""; 0], "docs/limits.md names tests that are not there");
+    }
 }
 
 /// Aim: no row without proof goes unnoticed. Method: a row names a test, or says after `none:` why it has none.

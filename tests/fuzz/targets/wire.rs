@@ -154,14 +154,7 @@ impl Server {
             probe: Arc::new(NoAnswer),
         });
         tokio::spawn(leader.run(stopping.clone()));
-        let asked = handle.clone();
-        let leader = LeaderPart {
-            attend: Arc::new(handle),
-            status: Arc::new(move || {
-                let asked = asked.clone();
-                Box::pin(async move { asked.status().await })
-            }),
-        };
+        let leader = LeaderPart::new(handle, "default");
         let caller = Caller { container: "default".into(), task: Some(task), run_id: RUN, attempt: None };
         let session = guard.sessions().open(&caller).expect("the first session has room");
         Server { store, guard, leader, cluster, stopping, _session: session }
@@ -175,9 +168,13 @@ impl Server {
         let (guard, store) = (self.guard.clone(), self.store.clone());
         let response = match rpc.path().split('/').next() {
             Some("dchost.v1.Cluster") => {
-                let leader = LeaderPart { attend: self.leader.attend.clone(), status: self.leader.status.clone() };
-                let service =
-                    ClusterService::new(guard, self.cluster.clone(), Some(leader), store, self.stopping.clone());
+                let service = ClusterService::new(
+                    guard,
+                    self.cluster.clone(),
+                    Some(self.leader.clone()),
+                    store,
+                    self.stopping.clone(),
+                );
                 ClusterServer::new(service).call(request).await
             }
             Some("dchost.v1.Variables") => VariablesService::new(guard, store).into_server().call(request).await,

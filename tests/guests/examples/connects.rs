@@ -1,4 +1,5 @@
-//! Tries the network: each guest argument is one thing to try, `HOW=TARGET`; tells how each went, fails at nothing.
+//! Tries the network: each guest argument is one thing to try, `HOW=TARGET`; tells how each went, fails at nothing. After
+//! `again` it goes on trying all that stands before it, without a word, until it is ended.
 
 use dchost_guest::{WorkerContext, worker_fn};
 use std::io::{self, Read as _, Write as _};
@@ -6,22 +7,32 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs as _, UdpSocket};
 
 #[worker_fn]
 fn train(ctx: &WorkerContext) {
-    for arg in ctx.args() {
-        let (how, target) = arg.split_once('=').unwrap_or((&arg, ""));
-        let done = match how {
-            "tcp" => tcp(target),
-            "udp" => udp("0.0.0.0:0", target),
-            "udp-loopback" => udp("127.0.0.1:0", target),
-            "lookup" => lookup(target),
-            "listen" => TcpListener::bind(target).map(|_| "listens".to_owned()),
-            "bind-udp" => UdpSocket::bind(target).and_then(|socket| Ok(format!("bound to {}", socket.local_addr()?))),
-            "many" => many(target),
-            _ => panic!("cannot try `{arg}`"),
-        };
-        match done {
+    let args = ctx.args();
+    for (index, arg) in args.iter().enumerate() {
+        if arg == "again" {
+            println!("again");
+            loop {
+                args[..index].iter().for_each(|arg| drop(tries(arg)));
+            }
+        }
+        match tries(arg) {
             Ok(text) => println!("{arg}: {text}"),
             Err(error) => println!("{arg}: {:?}", error.kind()),
         }
+    }
+}
+
+fn tries(arg: &str) -> io::Result<String> {
+    let (how, target) = arg.split_once('=').unwrap_or((arg, ""));
+    match how {
+        "tcp" => tcp(target),
+        "udp" => udp("0.0.0.0:0", target),
+        "udp-loopback" => udp("127.0.0.1:0", target),
+        "lookup" => lookup(target),
+        "listen" => TcpListener::bind(target).map(|_| "listens".to_owned()),
+        "bind-udp" => UdpSocket::bind(target).and_then(|socket| Ok(format!("bound to {}", socket.local_addr()?))),
+        "many" => many(target),
+        _ => panic!("cannot try `{arg}`"),
     }
 }
 

@@ -1,8 +1,8 @@
 //! Uses as much of something as it is told, and ends well where it gets it. Arguments: what, and how much:
 //!
 //! `memory` (MiB), `cpu` (ms of computing), `stack` (calls deep), `handles`, `tensor` (bytes of one call), `answer` (bytes
-//! of one read, written in halves), `calls` (in flight), `name` and `log` (bytes), `lines` and `unbroken` (bytes of short
-//! lines, or of one without end, in large writes), `sleep` (ms), `barrier` (ms that the chief waits for a worker).
+//! of one read, written in halves), `calls` (in flight), `name` and `log` (bytes), `lines`, `newlines` and `unbroken` (bytes of
+//! short lines, of empty ones, or of one without end, in large writes), `sleep` (ms), `barrier` (ms that the chief waits for a worker).
 
 use dchost_guest::{Change, Level, WorkerContext, worker_fn};
 use dchost_test_guests::arg;
@@ -49,6 +49,7 @@ fn train(ctx: &WorkerContext) -> Result<(), Box<dyn Error>> {
         }
         "log" => ctx.log(Level::Warn, &"x".repeat(much)),
         "lines" => write(&b"short line\n".repeat(10_000), much)?,
+        "newlines" => write(&[b'\n'; 64 << 10], much)?,
         "unbroken" => write(&[b'x'; 64 << 10], much)?,
         "sleep" => std::thread::sleep(Duration::from_millis(much as u64)),
         "barrier" => {

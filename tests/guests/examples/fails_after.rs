@@ -1,5 +1,6 @@
 //! Everyone passes a barrier; then the worker whose index is given (default 1) ends, and the others wait at a second
-//! barrier and print how that fails. A second argument says how it ends: `error` (default), `panic`, `exit` or `return`.
+//! barrier and print how that fails. A second argument says how it ends: `error` (default), `panic`, `exit`,
+//! `exit-well` or `return`.
 
 use dchost_guest::{Result, Task, WorkerContext, worker, worker_fn};
 use dchost_test_guests::arg;
@@ -14,6 +15,7 @@ fn train(ctx: &WorkerContext) -> Result<()> {
         match ending.as_str() {
             "panic" => panic!("gone after the first barrier"),
             "exit" => std::process::exit(9),
+            "exit-well" => std::process::exit(0),
             "return" => return Ok(()),
             _ => return Err("gone after the first barrier".into()),
         }

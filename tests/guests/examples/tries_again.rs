@@ -1,5 +1,5 @@
-//! Fails at every attempt below a number (default 2) in the way given (`error`, the default, `panic`, `exit` or `slow`, which is
-//! an error after half a second), and then ends well. Each attempt prints its number and whether it found a variable, which
+//! Fails at every attempt below a number (default 2) in the way given (`error`, the default, `panic`, `exit`, `memory`, which
+//! is 1 GiB of it, or `slow`, which is an error after half a second), and then ends well. Each attempt prints its number and whether it found a variable, which
 //! it then leaves, and writes a summary.
 
 use dchost_guest::{Change, Result, WorkerContext, worker_fn};
@@ -21,6 +21,7 @@ fn train(ctx: &WorkerContext) -> Result<()> {
     }
     match ending.as_str() {
         "panic" => panic!("lost at attempt {attempt}"),
+        "memory" => drop(std::hint::black_box(vec![1_u8; 1 << 30])),
         "exit" => std::process::exit(9),
         "slow" => std::thread::sleep(Duration::from_millis(500)),
         _ => {}

@@ -2,6 +2,9 @@
 
 use anyhow::{Context, Result};
 use dchost_tests::{Outcome, PATIENCE, Run, Signal};
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 
 /// Checks the code, that standard error (or, for 0, nothing) says each text, and that nothing looks like a crash of dchost; a
 /// guest's own panic is on `thread '<unnamed>'`.
@@ -57,10 +60,11 @@ fn each_code_of_a_single_process_says_what_to_do() -> Result<()> {
 #[test]
 fn a_local_run_is_tried_again_from_nothing() -> Result<()> {
     let dir = tempfile::tempdir().context("make a directory")?;
-    for ending in ["error", "panic", "exit"] {
+    for ending in ["error", "panic", "exit", "memory"] {
         let summaries = dir.path().join(ending);
-        let run =
-            Run::guest("tries_again")?.args(["--max-attempts", "3", "--summary-dir"]).args([summaries.as_os_str()]);
+        let run = Run::guest("tries_again")?
+            .args(["--max-attempts", "3", "--max-memory", "64MiB", "--summary-dir"])
+            .args([summaries.as_os_str()]);
         let outcome = run.guest_args(["2", ending]).output()?;
         check(&outcome, 0, &["attempt 1 of 3 failed: ", "attempt 2 of 3 failed: ", "the next one begins"]);
         let stdout = "attempt 0 found nothing\nattempt 1 found nothing\nattempt 2 found nothing\n";
@@ -73,14 +77,130 @@ fn a_local_run_is_tried_again_from_nothing() -> Result<()> {
 
 #[test]
 fn the_last_attempts_failure_is_the_processs() -> Result<()> {
-    for (ending, code, words) in
-        [("error", 1, "lost at attempt 2 (after 3 attempts)"), ("panic", 3, "(after 3 attempts)")]
-    {
-        let run = Run::guest("tries_again")?.args(["--max-attempts", "3"]).guest_args(["9", ending]);
+    for (ending, code, words) in [
+        ("error", 1, "lost at attempt 2 (after 3 attempts)"),
+        ("panic", 3, "(after 3 attempts)"),
+        ("memory", 4, "more refused (--max-memory) (after 3 attempts)"),
+    ] {
+        let run =
+            Run::guest("tries_again")?.args(["--max-attempts", "3", "--max-memory", "64MiB"]).guest_args(["9", ending]);
         let outcome = run.output()?;
         check(&outcome, code, &[words]);
         assert!(outcome.stderr.contains("attempt 2 of 3 failed"), "{}", outcome.output);
         assert_eq!(outcome.stdout.lines().count(), 3, "{}", outcome.output);
+    }
+    Ok(())
+}
+
+/// Aim: what one attempt printed is not held against the next. Method: a budget that one attempt nearly uses up.
+#[test]
+fn each_attempt_has_an_output_budget_of_its_own() -> Result<()> {
+    let run = |attempts: &str| -> Result<Outcome> {
+        let run = Run::guest("tries_again")?.args(["--max-attempts", attempts, "-W", "max-output=200"]);
+        run.guest_args(["2", "error"]).output()
+    };
+    let outcome = run("3")?;
+    check(&outcome, 0, &[]);
+    assert_eq!(outcome.stdout.lines().count(), 3, "{}", outcome.output);
+    assert!(!outcome.stderr.contains("[dchost "), "nothing was held back: {}", outcome.output);
+    Ok(())
+}
+
+/// Aim: whoever keeps the output of a run hears that it isn't there. Method: a device that is always full; a run's own
+/// failure, and a reader that has gone, change nothing.
+#[test]
+fn standard_output_that_cannot_be_written_is_74() -> Result<()> {
+    let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").context("open the full device");
+    let [hello, prints, error] = ["hello", "prints", "worker_error"].map(dchost_tests::guest);
+    let (hello, prints, error) = (hello?, prints?, error?);
+    let dir = tempfile::tempdir()?;
+    let new = dir.path().join("my-job");
+    let [hello, prints, error, new] = [&hello, &prints, &error, &new].map(|path| path.display().to_string());
+    let cases: &[(&[&str], i32)] = &[
+        (&["--module", &prints], 74),
+        (&["--log-format", "json", "--module", &prints], 74),
+        (&["--module", &error], 1),
+        (&["launch", "--workers", "2", "--module", &hello], 74),
+        (&["plan", "--module", &hello], 74),
+        (&["plan", "--format", "json", "--module", &hello], 74),
+        (&["inspect", &hello], 74),
+        (&["inspect", "--format", "json", &hello], 74),
+        (&["new", &new], 74),
+        (&["--help"], 74),
+        (&["--version"], 74),
+    ];
+    for (args, code) in cases {
+        let run = |stdout: Stdio| {
+            let mut command = std::process::Command::new(dchost_tests::dchost()?);
+            let command = command.args(*args).stdin(Stdio::null()).stdout(stdout);
+            command.output().context("run dchost")
+        };
+        let output = run(full()?.into())?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(*code), "{args:?}: {stderr}");
+        assert!(!stderr.contains("panicked"), "{args:?}: {stderr}");
+        if *code == 74 {
+            assert!(stderr.contains("standard output") && stderr.contains("No space left"), "{args:?}: {stderr}");
+        }
+        if args[0] == "new" {
+            continue;
+        }
+        let (reader, gone) = std::io::pipe().context("make a pipe")?;
+        drop(reader);
+        let output = run(gone.into())?;
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(if *code == 74 { 0 } else { *code }), "{args:?}: {stderr}");
+        assert!(!stderr.contains("standard output"), "{args:?}: {stderr}");
+    }
+    Ok(())
+}
+
+/// More than a pipe holds, and less than what dchost holds for its reader: the guest ends although nobody reads.
+const LINES: usize = 100_000;
+
+/// Starts dchost with arguments, a guest that prints [`LINES`] lines, and a standard output that the test may leave unread.
+fn prints_much(args: &[&str]) -> Result<std::process::Child> {
+    let mut command = std::process::Command::new(dchost_tests::dchost()?);
+    command.args(args).arg("--module").arg(dchost_tests::guest("prints")?).args(["--", "0", &LINES.to_string()]);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().context("run dchost")
+}
+
+#[test]
+fn output_that_nobody_reads_keeps_a_process_until_it_has_to_end() -> Result<()> {
+    let code = prints_much(&["--timeout", "5s"])?.wait().context("wait")?.code();
+    assert_eq!(code, Some(124), "without a reader nothing but the clock ends it");
+    Ok(())
+}
+
+/// Aim: what tasks printed reaches whoever reads it late, and a signal ends a launcher that waits for that. Method: a pipe that
+/// is not read before all tasks have ended.
+#[test]
+fn output_of_a_launched_cluster_is_all_there_when_it_is_read_late() -> Result<()> {
+    for signal in [None, Some(Signal::TERM)] {
+        let mut launch = prints_much(&["launch", "--workers", "2"])?;
+        let mut stdout = BufReader::new(launch.stdout.take().context("a pipe")?);
+        stdout.read_line(&mut String::new()).context("read a line")?;
+        let children = format!("/proc/{0}/task/{0}/children", launch.id());
+        let deadline = Instant::now() + PATIENCE;
+        while !std::fs::read_to_string(&children).context("list tasks")?.is_empty() {
+            std::thread::sleep(Duration::from_millis(20));
+            anyhow::ensure!(Instant::now() < deadline, "tasks don't end");
+        }
+        let code = match signal {
+            Some(signal) => {
+                rustix::process::kill_process(rustix::process::Pid::from_child(&launch), signal).context("signal")?;
+                143
+            }
+            None => {
+                let mut ends = 0;
+                for line in stdout.by_ref().lines() {
+                    ends += usize::from(line.context("read")?.ends_with(&format!("| line {}", LINES - 1)));
+                }
+                assert_eq!(ends, 2, "the last lines of both");
+                0
+            }
+        };
+        assert_eq!(launch.wait().context("wait")?.code(), Some(code));
     }
     Ok(())
 }

@@ -64,12 +64,40 @@ fn a_trap_of_the_leaders_guest_ends_the_job_and_names_it() -> Result<()> {
 
 #[test]
 fn who_leaves_before_a_barrier_is_named_by_it() -> Result<()> {
-    let outcomes =
-        Cluster::builder().workers(3).guest("fails_after").guest_args(["1", "return"]).start()?.wait_all(SECONDS)?;
-    for task in ["worker:0", "worker:2"] {
-        outcomes.expect_output(task, "second barrier: aborted [worker:1]");
-        assert_eq!(outcomes[task].code, 201, "{}", outcomes.report());
+    for ending in ["return", "exit-well"] {
+        let builder = Cluster::builder().workers(3).guest("fails_after").guest_args(["1", ending]);
+        let outcomes = builder.start()?.wait_all(SECONDS)?;
+        for task in ["worker:0", "worker:2"] {
+            outcomes.expect_output(task, "second barrier: aborted [worker:1]");
+            outcomes.expect_output(task, "worker:1 left without arriving");
+            assert_eq!(outcomes[task].code, 201, "{}", outcomes.report());
+        }
     }
+    Ok(())
+}
+
+#[test]
+fn a_guest_that_exits_with_a_failure_has_failed_for_the_others() -> Result<()> {
+    let builder = Cluster::builder().workers(3).guest("fails_after").guest_args(["1", "exit"]);
+    let outcomes = builder.start()?.wait_all(SECONDS)?;
+    outcomes.expect_codes([("worker:0", 202), ("worker:1", 1), ("worker:2", 202)]);
+    for task in ["worker:0", "worker:2"] {
+        outcomes.expect_output(task, "second barrier: peer-failed [worker:1]");
+    }
+    Ok(())
+}
+
+/// Aim: a signal while a failed task waits for the others loses neither its code nor its message. Method: a leader that fails
+/// while another's guest never yields, so that the leader has to wait.
+#[test]
+fn a_signal_does_not_replace_a_failure() -> Result<()> {
+    let builder = Cluster::builder().workers(2).guest("exceeds").guest_args(["cpu", "60000"]);
+    let cluster = builder.task_guest_args("worker:0", ["nothing-known"]).start()?;
+    cluster.wait_for_line("worker:0", "the run of worker:0 has ended with 1")?;
+    cluster.signal("worker:0", Signal::TERM);
+    let outcome = cluster.task("worker:0").wait(SECONDS).with_context(|| cluster.report())?;
+    assert_eq!(outcome.code, 1, "{}", cluster.report());
+    assert!(outcome.output.contains("error: worker_fn failed: unknown: nothing-known"), "{}", cluster.report());
     Ok(())
 }
 

@@ -135,6 +135,48 @@ fn nobody_listens_whatever_is_granted() -> Result<()> {
     Ok(())
 }
 
+/// Aim: what is refused is not done, whatever the guest is told. Method: a guest tries again and again, and the kernel's tables
+/// of sockets, which `ss` shows, are looked at meanwhile. That a connection would be seen is seen with a granted one.
+#[test]
+fn no_socket_of_a_denied_guest_has_an_address() -> Result<()> {
+    const LOOKS: usize = 300;
+    let Server { port } = Server::start()?;
+    let (tcp, udp) = (format!("tcp=127.0.0.1:{port}"), format!("udp=127.0.0.1:{port}"));
+    let serving = ["listen=0.0.0.0:0", "listen=127.0.0.1:0", "listen=[::]:0", "bind-udp=0.0.0.0:5353"];
+    let looked = |grants: &[&str], things: &[&str]| -> Result<Vec<dchost_tests::Socket>> {
+        let run = Run::guest("connects")?.args(grants).guest_args(things.iter().copied().chain(["again"])).start()?;
+        run.wait_for_line("again", PATIENCE)?;
+        let mut seen = Vec::new();
+        for _ in 0..LOOKS {
+            seen.extend(run.sockets()?);
+        }
+        run.signal(rustix::process::Signal::TERM);
+        assert_eq!(run.wait(PATIENCE)?.code, 143, "{}", run.report());
+        Ok(seen)
+    };
+    let denied: Vec<_> = [tcp.as_str(), &udp, "bind-udp=0.0.0.0:0"].into_iter().chain(serving).collect();
+    assert_eq!(looked(&[], &denied)?, []);
+
+    // All of loopback, and still nothing that listens, nor is anything on another address.
+    let grants = ["--allow-net", "127.0.0.0/8:*", "--allow-net", "[::1]:*"];
+    let tried: Vec<_> = ["bind-udp=0.0.0.0:0"].into_iter().chain(serving).collect();
+    for socket in looked(&grants, &tried)? {
+        assert!(socket.protocol == "udp" && socket.local.ip().is_loopback(), "{socket:?}");
+    }
+
+    let listener = TcpListener::bind("127.0.0.1:0").context("listen")?;
+    let address = listener.local_addr()?;
+    let grant = address.to_string();
+    let run = Run::guest("connects")?.args(["--allow-net", &grant]).guest_args([format!("tcp={address}")]).start()?;
+    let (_stream, from) = listener.accept().context("accept")?;
+    let seen = run.sockets()?;
+    assert!(seen.iter().any(|socket| socket.is_connected() && socket.local == from && socket.remote == address));
+    assert!(seen.iter().all(|socket| !socket.is_listening()), "{seen:?}");
+    run.signal(rustix::process::Signal::TERM);
+    assert_eq!(run.wait(PATIENCE)?.code, 143, "{}", run.report());
+    Ok(())
+}
+
 #[test]
 fn sockets_of_a_run_are_bounded() -> Result<()> {
     let Server { port } = Server::start()?;

@@ -105,7 +105,7 @@ const CASES: [Case; 14] = [
     Case {
         flag: ["-W", "max-output-rate=10KiB"],
         twin: ("DCHOST_MAX_OUTPUT_RATE", "10KiB"),
-        guest: ["lines", "1000000"],
+        guest: ["lines", "200000"],
         code: 0,
         told: "bytes of output above 10 KiB in a second (-W max-output-rate); the last lines follow]",
     },
@@ -264,6 +264,24 @@ fn floods_of_output_are_cut_told_and_cost_no_memory() -> Result<()> {
         let last = outcome.stdout.lines().last();
         assert_eq!(last, Some(&*format!("the end of {}", guest[0])), "{guest:?}: the last words are shown");
         assert!(outcome.peak_memory_bytes < BASE_BYTES, "{guest:?}: {} MiB", outcome.peak_memory_bytes >> 20);
+    }
+    Ok(())
+}
+
+/// Aim: an output limit bounds what is written, however little the guest wrote for it. Method: 16 million newlines, as text and
+/// as JSON, whose lines are longest.
+#[test]
+fn newlines_alone_make_no_more_output_than_the_limit() -> Result<()> {
+    const LIMIT: usize = 1 << 20;
+    for format in ["text", "json"] {
+        let run = exceeds(["newlines", "16777216"])?.args(["-W", "max-output=1MiB", "--log-format", format]);
+        let outcome = run.output()?;
+        assert_eq!(outcome.code, 0, "{:.2000}", outcome.stderr);
+        assert!(outcome.stderr.contains("(-W max-output)"), "{:.2000}", outcome.stderr);
+        let written = outcome.stdout.len();
+        println!("{format}: {written} bytes in {} lines", outcome.stdout.lines().count());
+        assert!(written < 3 * LIMIT, "{format}: {written} bytes");
+        assert!(outcome.stdout.contains("the end of newlines"), "the last words are shown");
     }
     Ok(())
 }

@@ -18,6 +18,7 @@ mod local;
 mod refused;
 mod responsive;
 mod simd;
+mod status;
 mod texts;
 mod traps;
 

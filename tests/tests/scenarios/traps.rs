@@ -1,9 +1,10 @@
 //! How the end of a component is told: traps with their causes, exits, errors, and the dumps that traps leave.
 
 use anyhow::{Context, Result};
-use dchost_tests::{Cluster, Outcome, PATIENCE, Run, guest_with_debug_info};
+use dchost_tests::{Cluster, Outcome, PATIENCE, Run, Signal, guest_with_debug_info};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 /// How often `what` stands in `text`.
 fn count(text: &str, what: &str) -> usize {
@@ -42,6 +43,7 @@ fn run(path: &Path) -> Result<Outcome> {
 fn a_panic_is_one_block_with_its_text_kind_and_frames() -> Result<()> {
     let outcome = Run::guest("panics")?.output()?;
     assert_eq!(outcome.code, 3, "{}", outcome.output);
+    assert_eq!(count(&outcome.stderr, "unreachable code reached"), 1, "the kind is told once: {}", outcome.output);
     let block = outcome.stderr.split_once("the guest trapped: ").context("no block")?.1;
     let mut from = 0;
     for part in [
@@ -258,6 +260,46 @@ fn a_dump_of_a_full_memory_takes_little_of_the_hosts() -> Result<()> {
     println!("dump of {} MiB, {} MiB resident", size >> 20, outcome.peak_memory_bytes >> 20);
     assert!(size < LIMIT + (1 << 20), "{size} bytes");
     assert!(outcome.peak_memory_bytes < LIMIT + (200 << 20), "{} bytes resident", outcome.peak_memory_bytes);
+    Ok(())
+}
+
+/// Aim: a signal while a dump is written loses neither the trap's code nor its report, and ends the process soon; a dump is
+/// whole or not there. Method: a dump of a large memory, and a signal as soon as there is a file of it.
+#[test]
+fn a_signal_while_a_dump_is_written_leaves_the_traps_end() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let option = format!("coredump={}", dir.path().display());
+    for signal in [Signal::TERM, Signal::INT] {
+        let run = Run::guest("allocates")?.args(["--max-memory", "768MiB", "-D", &option]);
+        let process = run.guest_args(["aborts", "16"]).start()?;
+        let deadline = Instant::now() + PATIENCE;
+        while dumps(dir.path())?.is_empty() {
+            std::thread::sleep(Duration::from_millis(1));
+            anyhow::ensure!(Instant::now() < deadline, "no dump begins: {}", process.report());
+        }
+        process.signal(signal);
+        let told = Instant::now();
+        let outcome = process.wait(PATIENCE)?;
+        println!("ended {:?} after {signal:?}", told.elapsed());
+        assert!(told.elapsed() < Duration::from_secs(10), "{:?}", told.elapsed());
+        assert_eq!(outcome.code, 4, "{}", outcome.output);
+        assert!(outcome.output.contains("memory limit 768 MiB reached"), "{}", outcome.output);
+        for file in dumps(dir.path())? {
+            assert_eq!(file.extension().and_then(|end| end.to_str()), Some("coredump"), "half a dump is left");
+            std::fs::remove_file(file)?;
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn only_the_first_attempts_leave_a_dump() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let option = format!("coredump={}", dir.path().display());
+    let run = Run::guest("tries_again")?.args(["--max-attempts", "5", "-D", &option]).guest_args(["9", "panic"]);
+    let outcome = run.output()?;
+    assert_eq!(outcome.code, 3, "{}", outcome.output);
+    assert_eq!(dumps(dir.path())?.len(), 3, "the first three of five: {}", outcome.output);
     Ok(())
 }
 

@@ -76,6 +76,17 @@ impl Failure {
     }
 }
 
+impl Failure {
+    /// The same, said of a first call: where the connection was made, somebody listens there. A refused or silent one is
+    /// told apart by its kind.
+    pub fn listening(mut self) -> Self {
+        if self.kind == FailureKind::Broken {
+            self.text = format!("it listens, but does not answer as a dchost server ({})", self.text);
+        }
+        self
+    }
+}
+
 /// Reads why a call failed; none where a dchost server answered, see [`answer`].
 pub fn failure(status: &Status) -> Option<Failure> {
     if answer(status).is_some() {

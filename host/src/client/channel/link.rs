@@ -126,6 +126,9 @@ enum OpenError {
 }
 
 /// Keeps the link until the run closes or the link fails.
+///
+/// # Cancel safety
+/// Dropping it ends the session, if one is open, and closes `link`.
 pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Peer>, link: watch::Sender<Link>) {
     let met = peer.incarnation().is_some();
     let patience = if met { shared.rejoin_timeout } else { shared.connect_timeout };

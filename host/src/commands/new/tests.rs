@@ -74,9 +74,7 @@ fn the_files_carry_name_sdk_and_toolchain() {
     assert!(own.as_ref().is_some_and(|flags| flags.contains("+simd128")), "{own:?}");
     assert_eq!(flags(&config), own, "components are built with the same flags as the examples");
 
-    let mut told = Vec::new();
-    report(&mut told, Path::new("deep/my-job"), "my-job", &files).unwrap();
-    let told = String::from_utf8(told).unwrap();
+    let told = report(Path::new("deep/my-job"), "my-job", &files);
     assert!(told.contains("  deep/my-job/src/lib.rs\n") && told.contains("  cd deep/my-job\n"), "{told}");
 }
 

@@ -1,12 +1,14 @@
 //! Standard output and error of a process, written by one thread, a whole line in one write.
 //!
-//! A guest that writes faster than anyone reads waits here. dchost's own log lines never wait: the threads that serve
-//! the cluster log, and a terminal that is stopped must not make a task look dead; beyond a bound they are dropped and
-//! counted. A stream that its reader has closed swallows what comes, and the run goes on.
+//! A guest that writes faster than anyone reads waits here, and so does its process at the end. dchost's own log lines never
+//! wait: the threads that serve the cluster log, and a terminal that is stopped must not make a task look dead; beyond a bound
+//! they are dropped and counted. A stream that its reader has closed swallows what comes, and the run goes on. So it does where
+//! standard output can't be written (a full disk), but that is told, and what was lost is counted.
 
 use super::Progress;
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -86,10 +88,15 @@ struct Queue {
     bytes: usize,
     /// Log lines that found no room since the last one that did.
     dropped: u64,
+    /// Lines of standard output that aren't written yet.
+    out_lines: u64,
+    /// All that ever were to be.
+    out_lines_ever: u64,
     /// Whether the thread is writing what it took.
     writing: bool,
     out_closed: bool,
     err_closed: bool,
+    lost: Option<LostOutput>,
     closing: bool,
 }
 
@@ -101,9 +108,35 @@ impl Queue {
         }
     }
 
+    /// Takes a line for a closed stream.
+    fn swallow(&mut self, stream: Stream) {
+        if let (Stream::Stdout, Some(lost)) = (stream, &mut self.lost) {
+            lost.lines += 1;
+        }
+    }
+
     fn push(&mut self, item: Item) {
         self.bytes += item.bytes();
+        self.out_lines += u64::from(item.is_output());
+        self.out_lines_ever += u64::from(item.is_output());
         self.items.push_back(item);
+    }
+}
+
+/// Lines of standard output that could not be written, other than since its reader has gone.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LostOutput {
+    /// How many.
+    pub lines: u64,
+    /// What the system said to the first.
+    pub reason: String,
+}
+
+impl fmt::Display for LostOutput {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let LostOutput { lines, reason } = self;
+        let lines_are = if *lines == 1 { "line is" } else { "lines are" };
+        write!(f, "standard output can't be written: {reason}; {lines} {lines_are} lost")
     }
 }
 
@@ -120,6 +153,10 @@ impl Item {
             Item::Bar(name, progress) => name.len() + progress.note.len(),
             Item::EndBars => 0,
         }
+    }
+
+    fn is_output(&self) -> bool {
+        matches!(self, Item::Line(Stream::Stdout, _))
     }
 }
 
@@ -154,7 +191,9 @@ impl Screen {
         while queue.bytes > QUEUED_BYTES_MAX && !queue.is_closed(stream) {
             queue = shared.wait(queue);
         }
-        if !queue.is_closed(stream) {
+        if queue.is_closed(stream) {
+            queue.swallow(stream);
+        } else {
             queue.push(Item::Line(stream, line));
             shared.changed.notify_all();
         }
@@ -191,12 +230,31 @@ impl Screen {
         self.owner.shared.changed.notify_all();
     }
 
+    /// What standard output has lost so far; ask after [`flush`](Self::flush).
+    pub fn lost(&self) -> Option<LostOutput> {
+        self.owner.shared.lock().lost.clone()
+    }
+
     /// Waits until everything is written, at most `timeout`; returns whether it is.
     pub fn flush(&self, timeout: Duration) -> bool {
+        self.wait_until(timeout, |queue| !queue.writing && queue.items.is_empty())
+    }
+
+    /// Waits until all of standard output is written, at most `timeout`; returns whether it is.
+    pub fn flush_output(&self, timeout: Duration) -> bool {
+        self.wait_until(timeout, |queue| queue.out_lines == 0)
+    }
+
+    /// How many lines of standard output there have been, written or not.
+    pub fn output_lines(&self) -> u64 {
+        self.owner.shared.lock().out_lines_ever
+    }
+
+    fn wait_until(&self, timeout: Duration, done: impl Fn(&Queue) -> bool) -> bool {
         let deadline = Instant::now() + timeout;
         let shared = &self.owner.shared;
         let mut queue = shared.lock();
-        while queue.writing || !queue.items.is_empty() {
+        while !done(&queue) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -231,10 +289,13 @@ impl Writer {
             queue.writing = true;
             drop(queue);
             for item in items {
-                let bytes = item.bytes();
+                let (bytes, is_output) = (item.bytes(), item.is_output());
                 self.show(item);
                 // Given back line by line: a writer that waits goes on as soon as there is room.
-                self.shared.lock().bytes -= bytes;
+                let mut queue = self.shared.lock();
+                queue.bytes -= bytes;
+                queue.out_lines -= u64::from(is_output);
+                drop(queue);
                 self.shared.changed.notify_all();
             }
         }
@@ -243,8 +304,12 @@ impl Writer {
     fn show(&mut self, item: Item) {
         match item {
             Item::Line(stream, mut line) => {
-                if self.shared.lock().is_closed(stream) {
-                    return;
+                {
+                    let mut queue = self.shared.lock();
+                    if queue.is_closed(stream) {
+                        queue.swallow(stream);
+                        return;
+                    }
                 }
                 line.push(b'\n');
                 let writer = match stream {
@@ -256,13 +321,8 @@ impl Writer {
                     Some(bars) => bars.multi.suspend(write),
                     None => write(),
                 };
-                if written.is_err() {
-                    // Mostly a closed pipe; a full disk is no better place for output. The run goes on either way.
-                    let mut queue = self.shared.lock();
-                    match stream {
-                        Stream::Stdout => queue.out_closed = true,
-                        Stream::Stderr => queue.err_closed = true,
-                    }
+                if let Err(error) = written {
+                    self.close(stream, &error);
                 }
             }
             Item::Bar(name, progress) => {
@@ -273,6 +333,27 @@ impl Writer {
             Item::EndBars => {
                 if let Some(bars) = &mut self.bars {
                     bars.end();
+                }
+            }
+        }
+    }
+}
+
+impl Writer {
+    /// Writes no more to a stream that failed. The run goes on: a job need not end since nobody has its output.
+    fn close(&self, stream: Stream, error: &io::Error) {
+        let mut queue = self.shared.lock();
+        match stream {
+            Stream::Stderr => queue.err_closed = true,
+            Stream::Stdout => {
+                queue.out_closed = true;
+                // A reader that has gone has seen enough.
+                if error.kind() != io::ErrorKind::BrokenPipe {
+                    queue.lost = Some(LostOutput { lines: 1, reason: error.to_string() });
+                    drop(queue);
+                    tracing::warn!(
+                        "standard output can't be written: {error}; what the guest prints is lost from here on"
+                    );
                 }
             }
         }
@@ -372,11 +453,11 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(60);
 
-    struct Closed;
+    struct Closed(io::ErrorKind);
 
     impl Write for Closed {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
-            Err(io::ErrorKind::BrokenPipe.into())
+            Err(self.0.into())
         }
 
         fn flush(&mut self) -> io::Result<()> {
@@ -428,7 +509,8 @@ mod tests {
     #[test]
     fn a_closed_pipe_swallows_lines_and_the_other_stream_goes_on() {
         let err = testing::Sink::default();
-        let screen = Screen::over(Box::new(Closed), Box::new(err.clone()), ProgressMode::Lines);
+        let closed = Closed(io::ErrorKind::BrokenPipe);
+        let screen = Screen::over(Box::new(closed), Box::new(err.clone()), ProgressMode::Lines);
         for _ in 0..200 {
             // More than the queue holds: a stream that nobody reads must not stop the run.
             screen.line(Stream::Stdout, vec![b'x'; 64 << 10]);
@@ -436,6 +518,47 @@ mod tests {
         screen.line(Stream::Stderr, b"still here".to_vec());
         assert!(screen.flush(PATIENCE));
         assert_eq!(err.text(), "still here\n");
+        assert_eq!(screen.lost(), None, "nobody wants to know");
+    }
+
+    #[test]
+    fn what_a_full_disk_loses_is_counted() {
+        for lines in [1, 300] {
+            let full = Closed(io::ErrorKind::StorageFull);
+            let screen = Screen::over(Box::new(full), Box::new(io::sink()), ProgressMode::Lines);
+            for _ in 0..lines {
+                screen.line(Stream::Stdout, vec![b'x'; 64 << 10]);
+            }
+            assert!(screen.flush(PATIENCE));
+            assert_eq!(screen.lost().map(|lost| lost.lines), Some(lines));
+        }
+        let screen =
+            Screen::over(Box::new(io::sink()), Box::new(Closed(io::ErrorKind::StorageFull)), ProgressMode::Lines);
+        screen.line(Stream::Stderr, b"x".to_vec());
+        assert!(screen.flush(PATIENCE));
+        assert_eq!(screen.lost(), None, "standard error isn't data");
+    }
+
+    #[test]
+    fn output_is_waited_for_and_a_stuck_log_is_not() {
+        let (open, gate) = mpsc::channel();
+        let out = testing::Sink::default();
+        let stopped = Stopped(gate, out.clone());
+        let screen = Screen::over(Box::new(stopped), Box::new(io::sink()), ProgressMode::Lines);
+        screen.line(Stream::Stdout, b"data".to_vec());
+        assert!(!screen.flush_output(Duration::from_millis(20)), "nobody reads it yet");
+        drop(open);
+        assert!(screen.flush_output(PATIENCE));
+        assert_eq!(out.text(), "data\n");
+
+        let (_open, gate) = mpsc::channel();
+        let stopped = Stopped(gate, testing::Sink::default());
+        let screen = Screen::over(Box::new(io::sink()), Box::new(stopped), ProgressMode::Lines);
+        screen.line(Stream::Stdout, b"data".to_vec());
+        assert!(screen.flush_output(PATIENCE));
+        screen.log_line(Stream::Stderr, b"log".to_vec());
+        assert!(screen.flush_output(PATIENCE));
+        assert!(!screen.flush(Duration::from_millis(20)));
     }
 
     /// Aim: log lines never wait for a terminal that is stopped, and flush gives up in time.

@@ -59,6 +59,12 @@ impl Service {
         }
     }
 
+    /// Serves the member until it has departed, `shutdown` comes or its last handle has gone; answers with the departure,
+    /// where there was one.
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the member without a word: the leader sees a broken stream, and who waits at a handle hears that it is
+    /// gone.
     pub(super) async fn run(mut self, shutdown: CancellationToken) -> Option<Departure> {
         let mut heartbeat = tokio::time::interval(HEARTBEAT_INTERVAL);
         let mut report = tokio::time::interval_at(Instant::now() + REPORT_INTERVAL, REPORT_INTERVAL);

@@ -153,8 +153,8 @@ pub(super) fn fields(
     ] {
         setting(name, size_text(size.value), &size.origin);
     }
-    let variable_bytes = limits.max_variable_bytes.value.map_or_else(|| "none".to_owned(), size_text);
-    setting("max-variable-bytes", variable_bytes, &limits.max_variable_bytes.origin);
+    let variable_bytes = &limits.max_variable_bytes;
+    setting("max-variable-bytes", variable_bytes.value.to_string(), &variable_bytes.origin);
     setting("max-handles", limits.max_handles.value.to_string(), &limits.max_handles.origin);
     setting("max-ops", limits.max_ops.value.to_string(), &limits.max_ops.origin);
     let fuel = limits.fuel.value.map_or_else(|| "off".to_owned(), |fuel| fuel.to_string());
@@ -163,7 +163,7 @@ pub(super) fn fields(
         Cache::Off => "off".to_owned(),
         Cache::Dir(dir) => dir.display().to_string(),
     };
-    setting("cache-dir", cache, &settings.cache.origin);
+    add("cache-dir", cache, settings.cache.origin.describe(settings.cache.value.key()));
     fields
 }
 

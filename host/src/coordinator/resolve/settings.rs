@@ -1,7 +1,7 @@
 //! What config read, each value with its origin; the input of resolve.
 
 use super::fault::Fault;
-use super::values::{DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, Timeout};
+use super::values::{DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, SizeLimit, Timeout};
 use crate::attend::{Mode, Replication};
 use crate::runtime::{EngineOptions, Limits};
 use std::net::SocketAddr;
@@ -33,6 +33,16 @@ impl Origin {
             Origin::Environment(name) => format!("`{name}`"),
             Origin::File(path) => format!("`{key}` in `{}`", path.display()),
             Origin::Default | Origin::Inferred => format!("default of `--{key}`"),
+        }
+    }
+
+    /// Which layer it is: a greater one beats a lower one.
+    pub(crate) fn rank(&self) -> u8 {
+        match self {
+            Origin::Default | Origin::Inferred => 0,
+            Origin::File(_) => 1,
+            Origin::Environment(_) => 2,
+            Origin::Flag => 3,
         }
     }
 
@@ -71,13 +81,23 @@ pub struct ClusterText {
     pub file: Option<PathBuf>,
 }
 
-/// Where compiled components are kept.
+/// Where compiled components are kept: what `cache-dir` and `no-cache` say together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cache {
     /// Nowhere.
     Off,
     /// In this directory.
     Dir(PathBuf),
+}
+
+impl Cache {
+    /// The setting that says so.
+    pub fn key(&self) -> &'static str {
+        match self {
+            Cache::Off => "no-cache",
+            Cache::Dir(_) => "cache-dir",
+        }
+    }
 }
 
 /// Limits of the guest and of the server.
@@ -91,8 +111,8 @@ pub struct LimitSettings {
     pub max_module_size: Setting<u64>,
     /// How long compiling may take.
     pub compile_timeout: Setting<Duration>,
-    /// Bytes of variables that this process's server holds; none: no limit.
-    pub max_variable_bytes: Setting<Option<u64>>,
+    /// Bytes of variables that this process's server holds.
+    pub max_variable_bytes: Setting<SizeLimit>,
     /// Time that a guest may compute.
     pub cpu_timeout: Setting<Timeout>,
     /// Fuel of a guest; none: not counted.

@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::json;
+use super::values::digits;
 use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::text::shown;
 use serde_json::Value;
@@ -38,7 +39,7 @@ pub(super) fn parse(place: &str, text: &str) -> Result<TaskPart, Fault> {
     let job = job(place, name)?;
     let index = match index {
         None => None,
-        Some(index) => Some(index.parse::<u32>().map_err(|_| {
+        Some(index) => Some(digits(index).ok_or_else(|| {
             let what = format!("`{}` has the index `{}`, which is no whole number from 0", shown(text), shown(index));
             Fault::new(place, what, "write TYPE:INDEX, as in `worker:0`")
         })?),

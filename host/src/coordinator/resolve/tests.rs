@@ -9,7 +9,9 @@ use proptest::prelude::*;
 /// Resolves a command line and TF_CONFIG. The flags get `--insecure` where they don't speak of it.
 fn resolve_line(flags: &[&str], tf_config: Option<&str>, purpose: Purpose) -> Result<Resolved, Faults> {
     let cli = Cli::try_parse_from(["dchost"].iter().chain(flags)).unwrap_or_else(|error| panic!("{error}"));
-    let environment: Environment = tf_config.map(|text| ("TF_CONFIG", text)).into_iter().collect();
+    // Somebody's home: without one there is a warning more.
+    let home = ("HOME", "/home/somebody");
+    let environment: Environment = tf_config.map(|text| ("TF_CONFIG", text)).into_iter().chain([home]).collect();
     resolve(&run_settings(&cli.run, &environment, None), purpose)
 }
 

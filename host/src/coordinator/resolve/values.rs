@@ -6,6 +6,7 @@ use crate::attend::{Mode, Replication};
 use crate::text::{LIKENESS_MIN, did_you_mean, escaped, hex, nearest, shown};
 use std::fmt;
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 pub use crate::lifetime::EndRule;
@@ -67,13 +68,17 @@ impl RpcLayer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Timeout(pub Option<Duration>);
 
+/// A number of bytes or none, which means without limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SizeLimit(pub Option<u64>);
+
 /// One limit of `-W key=value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WasmOption {
     /// Time that the guest may compute, host calls and barrier waits excluded.
     CpuTimeout(Timeout),
-    /// Instructions, roughly, that the guest may execute.
-    Fuel(u64),
+    /// Instructions, roughly, that the guest may execute; none: not counted.
+    Fuel(Option<u64>),
     /// Bytes of the wasm stack.
     MaxWasmStack(u64),
     /// Component handles and resource table entries.
@@ -133,13 +138,20 @@ impl fmt::Display for Timeout {
     }
 }
 
+impl fmt::Display for SizeLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.map_or_else(|| "none".to_owned(), size_text))
+    }
+}
+
 impl fmt::Display for WasmOption {
     /// Writes the limit as `-W` reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WasmOption::CpuTimeout(Timeout(Some(limit))) => write!(f, "cpu-timeout={}ns", limit.as_nanos()),
             WasmOption::CpuTimeout(Timeout(None)) => f.write_str("cpu-timeout=none"),
-            WasmOption::Fuel(fuel) => write!(f, "fuel={fuel}"),
+            WasmOption::Fuel(Some(fuel)) => write!(f, "fuel={fuel}"),
+            WasmOption::Fuel(None) => f.write_str("fuel=off"),
             WasmOption::MaxWasmStack(bytes) => write!(f, "max-wasm-stack={bytes}"),
             WasmOption::MaxHandles(handles) => write!(f, "max-handles={handles}"),
             WasmOption::MaxOutput(bytes) => write!(f, "max-output={bytes}"),
@@ -176,6 +188,22 @@ pub fn positive_duration(text: &str) -> Result<Duration, ValueError> {
     match duration(text)? {
         Duration::ZERO => Err(ValueError(format!("`{text}` leaves no time at all, give a duration such as `90s`"))),
         positive => Ok(positive),
+    }
+}
+
+/// The shortest interval of looking again: below, looking is most of what a server does.
+const INTERVAL_MIN: Duration = Duration::from_millis(100);
+
+/// Reads an interval, of 100 ms and more.
+///
+/// # Errors
+/// As [`duration`], and a shorter one.
+pub fn interval(text: &str) -> Result<Duration, ValueError> {
+    match duration(text)? {
+        short if short < INTERVAL_MIN => {
+            Err(ValueError(format!("`{text}` is too short, give {} or more", humantime::format_duration(INTERVAL_MIN))))
+        }
+        interval => Ok(interval),
     }
 }
 
@@ -221,6 +249,14 @@ pub fn size(text: &str) -> Result<u64, ValueError> {
     })
 }
 
+/// Reads a size, or `none` for no limit.
+///
+/// # Errors
+/// As [`size`].
+pub fn size_limit(text: &str) -> Result<SizeLimit, ValueError> {
+    if text.trim() == "none" { Ok(SizeLimit(None)) } else { size(text).map(|bytes| SizeLimit(Some(bytes))) }
+}
+
 /// Writes a number of bytes as [`size`] reads it, in the largest unit that leaves no rest.
 pub fn size_text(bytes: u64) -> String {
     let units = [(1_u64 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
@@ -230,26 +266,37 @@ pub fn size_text(bytes: u64) -> String {
     }
 }
 
+/// Reads a whole number of digits alone; Rust's own parser takes a plus sign too.
+pub(super) fn digits<T: FromStr>(text: &str) -> Option<T> {
+    text.parse().ok().filter(|_| text.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
 /// Reads a number greater than 0.
 ///
 /// # Errors
 /// Anything else.
-pub fn count<T: std::str::FromStr + PartialEq + Default>(text: &str) -> Result<T, ValueError> {
-    text.trim()
-        .parse::<T>()
-        .ok()
+pub fn count<T: FromStr + PartialEq + Default>(text: &str) -> Result<T, ValueError> {
+    digits(text.trim())
         .filter(|count| *count != T::default())
         .ok_or_else(|| ValueError(format!("`{text}` is no whole number above 0 that dchost can count to")))
 }
 
-/// Reads `true`, `false`, `1` or `0`, the forms of a switch in the environment and in a file.
+/// Reads an amount of fuel, or `off`, by which it isn't counted.
+///
+/// # Errors
+/// As [`count`].
+pub fn fuel(text: &str) -> Result<Option<u64>, ValueError> {
+    if text.trim() == "off" { Ok(None) } else { count(text).map(Some) }
+}
+
+/// Reads `true`, `false`, `1`, `0`, `on` or `off`, the forms of a switch in the environment and in a file.
 ///
 /// # Errors
 /// Anything else.
 pub fn switch(text: &str) -> Result<bool, ValueError> {
     match text.trim() {
-        "true" | "1" => Ok(true),
-        "false" | "0" => Ok(false),
+        "true" | "1" | "on" => Ok(true),
+        "false" | "0" | "off" => Ok(false),
         _ => Err(ValueError(format!("`{text}` is neither true nor false"))),
     }
 }
@@ -283,7 +330,7 @@ pub fn wasm_option(text: &str) -> Result<WasmOption, ValueError> {
     };
     Ok(match key.trim() {
         "cpu-timeout" => WasmOption::CpuTimeout(positive_timeout(value)?),
-        "fuel" => WasmOption::Fuel(count(value)?),
+        "fuel" => WasmOption::Fuel(fuel(value)?),
         "max-wasm-stack" => WasmOption::MaxWasmStack(size(value)?),
         "max-handles" => WasmOption::MaxHandles(count(value)?),
         "max-output" => WasmOption::MaxOutput(size(value)?),
@@ -293,6 +340,17 @@ pub fn wasm_option(text: &str) -> Result<WasmOption, ValueError> {
         "unknown-imports-trap" => WasmOption::UnknownImportsTrap(switch(value)?),
         other => return Err(unknown(other, &WASM_KEYS)),
     })
+}
+
+/// Reads `KEY=VALUE` of `-W` where nothing runs.
+///
+/// # Errors
+/// As [`wasm_option`]; a KEY that only a run heeds.
+pub fn compile_option(text: &str) -> Result<WasmOption, ValueError> {
+    match wasm_option(text)? {
+        option @ (WasmOption::Fuel(_) | WasmOption::UnknownImportsTrap(_)) => Ok(option),
+        other => Err(ValueError(format!("`{other}` is for the run, here keys are fuel, unknown-imports-trap"))),
+    }
 }
 
 /// Reads `KEY=VALUE` of `-D`.
@@ -372,6 +430,22 @@ mod tests {
         }
     }
 
+    /// What help and documents call a default can be given, so that a layer can undo what a lower one says.
+    #[test]
+    fn words_for_no_limit_are_read_as_they_are_written() {
+        assert_eq!((fuel("off"), fuel(" 7 ")), (Ok(None), Ok(Some(7))));
+        assert_eq!((size_limit("none"), size_limit("1KiB")), (Ok(SizeLimit(None)), Ok(SizeLimit(Some(1024)))));
+        assert_eq!((SizeLimit(None).to_string(), SizeLimit(Some(1024)).to_string()), ("none".into(), "1KiB".into()));
+        assert_eq!((timeout("none"), switch("off"), switch("on")), (Ok(Timeout(None)), Ok(false), Ok(true)));
+        assert!(
+            fuel("+7").is_err()
+                && fuel("0").is_err()
+                && fuel("none").is_err()
+                && size_limit("off").is_err()
+                && size_limit("0").is_err()
+        );
+    }
+
     #[test]
     fn timeouts_need_a_unit_and_may_be_none() {
         assert_eq!(timeout("none"), Ok(Timeout(None)));
@@ -383,7 +457,9 @@ mod tests {
 
     #[test]
     fn sandbox_options_write_as_they_read() {
-        for text in ["fuel=3", "max-handles=9", "max-output=4096", "max-wasm-stack=65536", "cpu-timeout=none"] {
+        for text in
+            ["fuel=3", "fuel=off", "max-handles=9", "max-output=4096", "max-wasm-stack=65536", "cpu-timeout=none"]
+        {
             assert_eq!(wasm_option(text).expect("reads").to_string(), text);
         }
         assert!(wasm_option("fuel").is_err() && wasm_option("fuel=0").is_err());

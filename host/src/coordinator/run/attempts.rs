@@ -15,6 +15,9 @@ impl Process {
     /// Runs without a cluster: the variables live in this process, and nobody else has them.
     ///
     /// Each attempt has a store and variables of its own, so that nothing of the one before is left.
+    ///
+    /// # Cancel safety
+    /// As [`guest::run`](super::guest::run): the attempt that runs goes on unheard, and none follows.
     pub(super) async fn run_local(&self, module: &Module, context: Arc<WorkerContext>, stop: &Stop) -> Outcome {
         let attempt = async |number| {
             let reach = Reach {
@@ -23,8 +26,14 @@ impl Process {
                 local: self.local_variables(&self.store(), None),
                 console: self.console.clone(),
                 name: "local".to_owned(),
+                attempt: number,
             };
-            self.run_guest(module, context.clone(), reach, stop).await
+            let (ended, dump) = self.run_guest(module, context.clone(), reach, stop).await;
+            if let Some(dump) = dump {
+                // Its memory has to go before the next attempt has its own.
+                dump.finish(stop).await;
+            }
+            ended
         };
         self.attempts(attempt, stop).await
     }
@@ -33,6 +42,9 @@ impl Process {
     ///
     /// They follow each other at once: what would have to recover meanwhile is outside of this process, and has its own
     /// timeouts.
+    ///
+    /// # Cancel safety
+    /// That of `attempt`; none follows.
     pub(super) async fn attempts(&self, mut attempt: impl AsyncFnMut(u32) -> Ended, stop: &Stop) -> Outcome {
         // Reading refuses 0.
         let attempts_max = self.resolved.attempts_max.max(1);

@@ -1,6 +1,6 @@
 //! A split client: every run of `worker_fn` in this process, beside each other, on standard servers that know nothing of it.
 
-use super::guest::Ended;
+use super::guest::{Dump, Ended};
 use super::stop::{Reason, Stop};
 use super::{CLOSE_TIMEOUT, Process, Reach};
 use crate::client::channel::{Connections, Peers};
@@ -81,11 +81,19 @@ impl Process {
                 local: self.local_variables(&self.store(), None),
                 console: if context.task.is_some() { self.console.of_run(task) } else { self.console.clone() },
                 name: task.to_string(),
+                attempt: attempt.number,
             };
             let (process, module, context, stop) = (self.clone(), module.clone(), context.clone(), stop.clone());
-            runs.spawn(async move { (seat, process.run_guest(&module, context, reach, &stop).await) });
+            runs.spawn(async move {
+                let (ended, dump) = process.run_guest(&module, context, reach, &stop).await;
+                (seat, ended, dump)
+            });
         }
-        let ends = ends(runs, &siblings).await;
+        let (ends, dumps) = ends(runs, &siblings).await;
+        for dump in dumps {
+            // Its memory has to go before the next attempt has its own.
+            dump.finish(stop).await;
+        }
         // Only now: with its last session a server deletes the client's container.
         close(peers).await;
         ends.verdict()
@@ -104,10 +112,10 @@ struct Ends {
 }
 
 /// Waits for every run, and tells the others of each end.
-async fn ends(mut runs: JoinSet<(usize, Ended)>, siblings: &[Sibling]) -> Ends {
-    let mut ends = Ends::default();
+async fn ends(mut runs: JoinSet<(usize, Ended, Option<Dump>)>, siblings: &[Sibling]) -> (Ends, Vec<Dump>) {
+    let (mut ends, mut dumps) = (Ends::default(), Vec::new());
     while let Some(joined) = runs.join_next().await {
-        let (seat, ended) = match joined {
+        let (seat, ended, dump) = match joined {
             Ok(ended) => ended,
             Err(error) => {
                 let text = format!("a run's task failed: {error}; a bug in dchost, please report it");
@@ -115,6 +123,7 @@ async fn ends(mut runs: JoinSet<(usize, Ended)>, siblings: &[Sibling]) -> Ends {
                 continue;
             }
         };
+        dumps.extend(dump);
         let sibling = &siblings[seat];
         let task = sibling.task();
         match ended {
@@ -137,7 +146,7 @@ async fn ends(mut runs: JoinSet<(usize, Ended)>, siblings: &[Sibling]) -> Ends {
             }
         }
     }
-    ends
+    (ends, dumps)
 }
 
 impl Ends {

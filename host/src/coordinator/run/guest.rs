@@ -8,11 +8,12 @@ use crate::coordinator::summary::SummaryFile;
 use crate::error::{Error, ErrorCode};
 use crate::exit::Exit;
 use crate::handles::{Handles, Job};
-use crate::runtime::{GuestOptions, Module, RunWatch};
+use crate::runtime::{GuestOptions, Module, RunReport, RunWatch};
 use std::io;
 use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 /// How long a guest may take to end by itself once the process has to end.
@@ -137,10 +138,37 @@ pub(super) enum Ended {
     Stopped(Reason, Outcome),
 }
 
-/// Runs `worker_fn` to its end.
+/// A core dump that is still being written after its run has ended.
+pub(super) struct Dump {
+    guest: JoinHandle<RunReport>,
+    seen: RunWatch,
+}
+
+impl Dump {
+    /// Waits until it is written. Once the process has to end it may take [`STOP_GRACE`], and is then given up.
+    pub(super) async fn finish(self, stop: &Stop) {
+        let Dump { mut guest, seen } = self;
+        tokio::select! {
+            // First: what is written already needs no waiting. How the run ended is known.
+            biased;
+            _ = &mut guest => return,
+            _ = stop.wait() => {}
+        }
+        if timeout(STOP_GRACE, &mut guest).await.is_err() {
+            seen.give_up_dump();
+            // For the file to be removed; a disk that doesn't answer keeps nobody.
+            let _ = timeout(DROP_GRACE, guest).await;
+        }
+    }
+}
+
+/// Runs `worker_fn` to its end; answers as well what is still being written of it.
 ///
 /// `interrupt` feeds `handles.interrupt`. A run that its overseer interrupts has the overseer's grace to end by itself; one
 /// whose process has to end has [`STOP_GRACE`].
+///
+/// # Cancel safety
+/// Dropping it leaves the guest running on its own runtime until that is shut down; nobody hears how it ends.
 pub(super) async fn run(
     guests: &Guests,
     module: &Module,
@@ -149,7 +177,7 @@ pub(super) async fn run(
     interrupt: watch::Sender<Option<Error>>,
     overseer: &dyn Overseer,
     stop: &Stop,
-) -> Ended {
+) -> (Ended, Option<Dump>) {
     let seen = RunWatch::new();
     let mut guest = guests.runtime().spawn({
         let (module, seen) = (module.clone(), seen.clone());
@@ -163,7 +191,10 @@ pub(super) async fn run(
         }
     };
     let over = tokio::select! {
+        // The run's own end comes first: a signal that comes with it changes nothing of it.
+        biased;
         report = &mut guest => Over::Returned(report),
+        report = seen.ended() => Over::Dumping(report),
         () = overdue => Over::Overdue,
         reason = stop.wait() => Over::Stopped(reason),
         never = interrupted => match never {},
@@ -172,12 +203,16 @@ pub(super) async fn run(
         Some(call) => format!("the guest was in the host call {call}"),
         None => "the guest was computing, or in a call of WASI".to_owned(),
     };
-    match over {
+    let ended = match over {
         Over::Returned(Ok(report)) => Ended::Run(outcome::of_run(&report, cluster_end(overseer))),
         Over::Returned(Err(error)) => Ended::Run(Outcome::failed(
             Exit::Bug,
             format!("the run's task failed: {error}; a bug in dchost, please report it"),
         )),
+        Over::Dumping(report) => {
+            let ended = Ended::Run(outcome::of_run(&report, cluster_end(overseer)));
+            return (ended, Some(Dump { guest, seen }));
+        }
         Over::Overdue => {
             let place = place();
             guest.abort();
@@ -201,12 +236,16 @@ pub(super) async fn run(
             let outcome = Outcome::failed(reason.exit(), format!("{}; {place}", reason.text()));
             Ended::Stopped(reason, outcome)
         }
-    }
+    };
+    (ended, None)
 }
 
 /// Waits until the summaries of a run that has ended are written, as long as the process may stay and a disk may take.
 ///
 /// The run's own failure comes first; the summary's was logged when it happened.
+///
+/// # Cancel safety
+/// As [`SummaryFile::finish`]; how the run ended is lost with it.
 pub(super) async fn with_summary(ended: Ended, summary: &SummaryFile, stop: &Stop) -> Ended {
     let own = match ended {
         Ended::Stopped(..) => {
@@ -240,6 +279,7 @@ pub(super) async fn with_summary(ended: Ended, summary: &SummaryFile, stop: &Sto
 
 enum Over<R> {
     Returned(R),
+    Dumping(RunReport),
     Overdue,
     Stopped(Reason),
 }
@@ -286,6 +326,19 @@ mod tests {
         let Ended::Stopped(Reason::Terminated, outcome) = ended else { panic!("it was stopped") };
         assert_eq!(outcome.exit, Exit::Terminated);
         drop(release);
+    }
+
+    /// Aim: a dump that a disk doesn't take keeps no process from ending. Method: one that never ends, on the paused clock.
+    #[tokio::test(start_paused = true)]
+    async fn a_dump_may_take_long_but_not_once_the_process_has_to_end() {
+        let dump = || Dump { guest: tokio::spawn(std::future::pending()), seen: RunWatch::new() };
+        let stop = Stop::new();
+        let hour = Duration::from_secs(3600);
+        assert!(timeout(hour, dump().finish(&stop)).await.is_err(), "it has all the time of the world");
+        stop.stop(Reason::Terminated);
+        let began = tokio::time::Instant::now();
+        dump().finish(&stop).await;
+        assert_eq!(began.elapsed(), STOP_GRACE + DROP_GRACE);
     }
 
     #[tokio::test]

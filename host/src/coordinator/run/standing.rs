@@ -16,7 +16,7 @@ use crate::ids::{Incarnation, RunId};
 use crate::lifetime;
 use crate::server::cluster::LeaderPart;
 use crate::server::guard::{Guard, authorize};
-use crate::server::leader::{JobEnd, Leader, LeaderHandle, LeaderOptions};
+use crate::server::leader::{JobEnd, Leader, LeaderOptions};
 use crate::server::{Server, ServerOptions};
 use crate::variables::Store;
 use std::io;
@@ -65,6 +65,9 @@ impl Standing {
     ///
     /// # Errors
     /// The address can't be bound, which is worth a retry; anything else of the system's.
+    ///
+    /// # Cancel safety
+    /// It never waits, so that it is done at its first poll.
     pub(super) async fn start(options: StandingOptions<'_>) -> Result<Self, Outcome> {
         let StandingOptions { resolved, container, task, listener, store, module_digest, run, stop } = options;
         let incarnation = Incarnation::draw(&mut rand::rng());
@@ -99,7 +102,8 @@ impl Standing {
         let leader_handle = leader.as_ref().map(|(_, handle)| handle.clone());
         let (server, guard) = match listener {
             Some(listener) => {
-                let server = serve(resolved, task, incarnation, listener, store, leader_handle.as_ref());
+                let part = leader_handle.clone().map(|leader| LeaderPart::new(leader, container));
+                let server = serve(resolved, task, incarnation, listener, store, part);
                 let (server, guard) = server.map_err(|error| {
                     Outcome::failed(Exit::Files, format!("the server of {task} doesn't start: {error}"))
                 })?;
@@ -148,6 +152,9 @@ impl Standing {
     }
 
     /// Waits until a task that only serves may leave. Never ends where there is no leader to say so.
+    ///
+    /// # Cancel safety
+    /// Dropping it has no effect.
     pub(super) async fn joined(&self, resolved: &Resolved) -> Outcome {
         let Some(member) = &self.member else { return std::future::pending().await };
         let departure = member.job_ended().await;
@@ -182,6 +189,9 @@ impl Standing {
     }
 
     /// Waits until the task whose run ended with `own` may leave: the leader last of all, others at once.
+    ///
+    /// # Cancel safety
+    /// A dropped call leaves the leader's service running; a later one doesn't wait for it.
     pub(super) async fn job_ended(&self, own: Outcome) -> Outcome {
         let leader = self.leader.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(leader) = leader else { return own };
@@ -203,6 +213,9 @@ impl Standing {
     }
 
     /// Ends the server and everything else, and waits until calls have been answered.
+    ///
+    /// # Cancel safety
+    /// Once polled, all of it ends whether or not anybody waits; a second call doesn't wait.
     pub(super) async fn end(&self) {
         self.shutdown.cancel();
         let server = self.server.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -293,14 +306,14 @@ fn serve(
     incarnation: Incarnation,
     listener: TcpListener,
     store: &Store,
-    leader: Option<&LeaderHandle>,
+    leader: Option<LeaderPart>,
 ) -> io::Result<(Server, Guard)> {
     let server = Server::new(ServerOptions {
         task,
         incarnation,
         listener,
         cluster: resolved.cluster.clone(),
-        leader: leader.cloned().map(LeaderPart::from),
+        leader,
         store: store.clone(),
         rejoin_timeout: resolved.rejoin_timeout,
         ops: None,

@@ -69,10 +69,6 @@ impl Stop {
     pub(super) fn watch(launched: bool, timeout: Option<Duration>) -> io::Result<Self> {
         let mut interrupt = signal(SignalKind::interrupt())?;
         let mut terminate = signal(SignalKind::terminate())?;
-        // Not a reason to end: with a limit on the size of files (`ulimit -f`) the system ends a process that writes beyond
-        // it, and a guest can write. Taken, it makes the one write fail instead.
-        let mut file_size = signal(SignalKind::from_raw(rustix::process::Signal::XFSZ.as_raw()))?;
-        tokio::spawn(async move { while file_size.recv().await.is_some() {} });
         let stop = Stop::new();
         let told = stop.clone();
         tokio::spawn(async move {

@@ -97,6 +97,14 @@ pub enum LoadError {
         /// The file.
         path: String,
     },
+    /// A file of `dchost compile`, to be compiled.
+    #[error(
+        "`{path}` is compiled already: run it with `--allow-precompiled`, or give the component (.wasm) that it was made from"
+    )]
+    AlreadyCompiled {
+        /// The file.
+        path: String,
+    },
     /// Precompiled code that somebody else may have written.
     #[error("`{path}` is precompiled code that may be forged: {why}")]
     PrecompiledDistrusted {
@@ -183,6 +191,15 @@ pub enum LoadError {
         /// Every problem.
         misfit: Misfit,
     },
+    /// The system has no thread to load it on.
+    #[error("can't start a thread to load `{path}`")]
+    Thread {
+        /// The file.
+        path: String,
+        /// Why not.
+        #[source]
+        source: std::io::Error,
+    },
     /// A bug in dchost: the loader's thread panicked.
     #[error("loading `{path}` failed by a bug in dchost, please report it")]
     Bug {
@@ -194,7 +211,31 @@ pub enum LoadError {
 impl LoadError {
     /// What a process exits with that meets it.
     pub fn exit(&self) -> Exit {
-        if matches!(self, LoadError::Bug { .. }) { Exit::Bug } else { Exit::Refused }
+        match self {
+            LoadError::Bug { .. } => Exit::Bug,
+            LoadError::Thread { .. } => Exit::Files,
+            // Whatever is wrong with the file, exhaustively, so that a new reason is given its code.
+            LoadError::Missing { .. }
+            | LoadError::Unreadable { .. }
+            | LoadError::NotAFile { .. }
+            | LoadError::TooLarge { .. }
+            | LoadError::DeclaredMemory { .. }
+            | LoadError::NotWasm { .. }
+            | LoadError::CoreModule { .. }
+            | LoadError::Digest { .. }
+            | LoadError::PrecompiledNotAllowed { .. }
+            | LoadError::PrecompiledDistrusted { .. }
+            | LoadError::PrecompiledByOther { .. }
+            | LoadError::PrecompiledDamaged { .. }
+            | LoadError::AlreadyCompiled { .. }
+            | LoadError::Precompiled { .. }
+            | LoadError::Feature { .. }
+            | LoadError::Costly { .. }
+            | LoadError::Invalid { .. }
+            | LoadError::CompileTimeout { .. }
+            | LoadError::CompileMemory { .. }
+            | LoadError::Misfit { .. } => Exit::Refused,
+        }
     }
 }
 
@@ -203,5 +244,26 @@ fn damage_hint(reason: &str) -> &'static str {
         "; it seems truncated, copy or build it again"
     } else {
         "; it may be damaged, copy or build it again"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::EngineError;
+    use std::io;
+
+    /// Aim: the system's want of threads is no fault of the component, wherever it shows; a run that can't start its own
+    /// threads exits with the same.
+    #[test]
+    fn a_thread_that_does_not_start_is_the_systems_fault() {
+        let (path, none) = (|| "m.wasm".to_owned(), || io::Error::from(io::ErrorKind::WouldBlock));
+        let thread = LoadError::Thread { path: path(), source: none() };
+        assert_eq!(thread.exit(), Exit::Files);
+        assert_eq!(thread.to_string(), "can't start a thread to load `m.wasm`");
+        assert_eq!(EngineError::Ticker(none()).exit(), Exit::Files);
+        assert_eq!(EngineError::StackSize { asked: 1 }.exit(), Exit::Refused);
+        assert_eq!(LoadError::Unreadable { path: path(), source: none() }.exit(), Exit::Refused);
+        assert_eq!(LoadError::Bug { path: path() }.exit(), Exit::Bug);
     }
 }

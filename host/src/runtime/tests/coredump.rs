@@ -1,6 +1,8 @@
 //! What a trap leaves on disk.
 
 use super::*;
+use crate::error::{Error, ErrorCode};
+use crate::handles::Handles;
 use crate::runtime::test_support::{EXIT, guest};
 use std::path::{Path, PathBuf};
 use wasmparser::{CoreDumpModulesSection, CoreDumpSection, CoreDumpStackSection, KnownCustom, Parser, Payload};
@@ -9,9 +11,8 @@ use wasmparser::{CoreDumpModulesSection, CoreDumpSection, CoreDumpStackSection, 
 async fn dumped(dir: &Path, bytes: Vec<u8>, limits: Limits) -> (RunEnd, Vec<PathBuf>) {
     let fuel = limits.fuel.is_some();
     let engine = Engine::new(EngineOptions { coredump: true, fuel, ..EngineOptions::default() }).unwrap();
-    let module = engine.load_bytes("guest.wasm", bytes.into()).await.unwrap();
     let options = GuestOptions { coredump_dir: Some(dir.to_owned()), limits, ..GuestOptions::default() };
-    let report = module.run(options, Fakes::new().handles(), RunWatch::new()).await;
+    let (report, _) = run_on(&engine, bytes, options).await;
     let files =
         std::fs::read_dir(dir).map_or_else(|_| Vec::new(), |dir| dir.map(|file| file.unwrap().path()).collect());
     (report.end, files)
@@ -143,6 +144,55 @@ async fn an_exit_or_an_error_leaves_no_dump() {
     }
 }
 
+/// Aim: a run that had to end in any case leaves none, nor does one whose dump was given up; the end is as it was, and told.
+#[tokio::test]
+async fn a_dump_that_nobody_wants_is_not_left() {
+    let body = r#"(func (export "run") (result i32) (unreachable))"#;
+    let engine = Engine::new(EngineOptions { coredump: true, ..EngineOptions::default() }).unwrap();
+    let module = engine.load_bytes("guest.wasm", guest(&[], body).into()).await.unwrap();
+    for (interrupted, given_up, left) in [(false, false, 1), (true, false, 0), (false, true, 0)] {
+        let dir = tempfile::tempdir().unwrap();
+        let options = GuestOptions { coredump_dir: Some(dir.path().to_owned()), ..GuestOptions::default() };
+        let error = Error::new(ErrorCode::PeerFailed, "worker:1 failed");
+        let (_interrupt, receiver) = tokio::sync::watch::channel(interrupted.then_some(error));
+        let handles = Handles { interrupt: receiver, ..Fakes::new().handles() };
+        let watch = RunWatch::new();
+        if given_up {
+            watch.give_up_dump();
+        }
+        let report = module.run(options, handles, watch.clone()).await;
+        assert!(matches!(report.end, RunEnd::Trap { .. }), "{:?}", report.end);
+        assert_eq!(watch.ended().await.end, report.end);
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), left, "{interrupted} {given_up}");
+    }
+}
+
+/// Aim: the end is known before the dump is written. Method: a runtime whose one thread for blocking calls is busy until the
+/// end was seen.
+#[test]
+fn the_end_is_told_before_the_dump_is_written() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(1).enable_all().build().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+    let body = r#"(func (export "run") (result i32) (unreachable))"#;
+    let engine = Engine::new(EngineOptions { coredump: true, ..EngineOptions::default() }).unwrap();
+    let module = runtime.block_on(engine.load_bytes("guest.wasm", guest(&[], body).into())).unwrap();
+    let (go_on, waits) = std::sync::mpsc::channel::<()>();
+    runtime.spawn_blocking(move || waits.recv());
+    let options = GuestOptions { coredump_dir: Some(dir.path().to_owned()), ..GuestOptions::default() };
+    let (watch, handles) = (RunWatch::new(), Fakes::new().handles());
+    let run = runtime.spawn({
+        let watch = watch.clone();
+        async move { module.run(options, handles, watch).await }
+    });
+    let told = runtime.block_on(watch.ended());
+    assert!(matches!(told.end, RunEnd::Trap { .. }), "{told:?}");
+    assert_eq!(files(), 0);
+    drop(go_on);
+    assert_eq!(runtime.block_on(run).unwrap().end, told.end);
+    assert_eq!(files(), 1);
+}
+
 /// A dump that can't be written changes nothing else.
 #[tokio::test]
 async fn a_dump_that_cannot_be_written_leaves_the_end_as_it_is() {
@@ -156,35 +206,9 @@ async fn a_dump_that_cannot_be_written_leaves_the_end_as_it_is() {
 /// A trap in the inner part of a composed component, whose parts share globals that belong to neither.
 #[tokio::test]
 async fn a_composed_component_leaves_a_dump() {
-    let text = r#"(component
-        (component $part
-          (core module $m
-            (memory (export "memory") 1) (data (i32.const 8) "inner")
-            (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 64))
-            (func (export "first") (param i32 i32) (result i32) (unreachable)))
-          (core instance $i (instantiate $m))
-          (func (export "first") (param "text" string) (result u32)
-            (canon lift (core func $i "first") (memory (core memory $i "memory")) (realloc (core func $i "realloc")))))
-        (component $whole
-          (import "first" (func $first (param "text" string) (result u32)))
-          (core module $libc (memory (export "memory") 2) (data (i32.const 100) "x"))
-          (core instance $libc (instantiate $libc))
-          (core func $lowered (canon lower (func $first) (memory (core memory $libc "memory"))))
-          (core module $main
-            (import "part" "first" (func $first (param i32 i32) (result i32)))
-            (func (export "run") (result i32) (drop (call $first (i32.const 100) (i32.const 1))) (i32.const 0)))
-          (core instance $host (export "first" (func $lowered)))
-          (core instance $main (instantiate $main (with "part" (instance $host))))
-          (func (export "run") (result (result (error string)))
-            (canon lift (core func $main "run") (memory (core memory $libc "memory")))))
-        (instance $part (instantiate $part))
-        (alias export $part "first" (func $first))
-        (instance $whole (instantiate $whole (with "first" (func $first))))
-        (alias export $whole "run" (func $run))
-        (instance $entry (export "run" (func $run)))
-        (export "dchost:worker/entry@0.1.0" (instance $entry)))"#;
+    let run = "(drop (call $first (i32.const 100) (i32.const 1)))";
     let dir = tempfile::tempdir().unwrap();
-    let (end, files) = dumped(dir.path(), wat::parse_str(text).unwrap(), Limits::default()).await;
+    let (end, files) = dumped(dir.path(), composed("(unreachable)", run), Limits::default()).await;
     assert!(matches!(end, RunEnd::Trap { .. }), "{end:?}");
     let mut dump = read(&files[0]);
     dump.pages.sort_unstable();

@@ -1,8 +1,8 @@
 //! What links whatever is granted, and what is refused when it is called.
 
 use super::*;
-use crate::runtime::test_support::{Import, guest};
-use crate::runtime::{NetGrant, NetHost};
+use crate::runtime::test_support::{Import, guest, guest_with_memory};
+use crate::runtime::{DirGrant, NetGrant, NetHost};
 
 /// All that `wasi:cli/imports` has.
 const WASI: [&str; 27] = [
@@ -147,4 +147,115 @@ async fn sockets_are_bounded_without_a_grant_too() {
           (if (i32.ne (i32.load8_u (i32.const 68)) (i32.const 10)) (then (unreachable)))
           (i32.const 0))"#;
     assert_eq!(end(guest(&[CREATE_TCP], body)).await, RunEnd::Done);
+}
+
+/// `get-directories`, with a place for the list.
+const DIRECTORIES: Import = Import {
+    component: r#"
+      (import "wasi:io/error@0.2.0" (instance $io-error (export "error" (type (sub resource)))))
+      (alias export $io-error "error" (type $io-error))
+      (import "wasi:io/streams@0.2.0" (instance $streams
+        (export "output-stream" (type $out (sub resource)))
+        (alias outer 1 $io-error (type $e))
+        (export "error" (type $error (eq $e)))
+        (type $failure' (variant (case "last-operation-failed" (own $error)) (case "closed")))
+        (export "stream-error" (type $failure (eq $failure')))
+        (export "[method]output-stream.write"
+          (func (param "self" (borrow $out)) (param "contents" (list u8)) (result (result (error $failure)))))))
+      (alias export $streams "output-stream" (type $out))
+      (import "wasi:filesystem/types@0.2.0" (instance $files
+        (alias outer 1 $out (type $o))
+        (export "output-stream" (type $out (eq $o)))
+        (type $code' (enum "access" "would-block" "already" "bad-descriptor" "busy" "deadlock" "quota" "exist"
+          "file-too-large" "illegal-byte-sequence" "in-progress" "interrupted" "invalid" "io" "is-directory" "loop"
+          "too-many-links" "message-size" "name-too-long" "no-device" "no-entry" "no-lock" "insufficient-memory"
+          "insufficient-space" "not-directory" "not-empty" "not-recoverable" "unsupported" "no-tty" "no-such-device"
+          "overflow" "not-permitted" "pipe" "read-only" "invalid-seek" "text-file-busy" "cross-device"))
+        (export "error-code" (type $code (eq $code')))
+        (type $path-flags' (flags "symlink-follow"))
+        (export "path-flags" (type $path-flags (eq $path-flags')))
+        (type $open-flags' (flags "create" "directory" "exclusive" "truncate"))
+        (export "open-flags" (type $open-flags (eq $open-flags')))
+        (type $flags' (flags "read" "write" "file-integrity-sync" "data-integrity-sync" "requested-write-sync"
+          "mutate-directory"))
+        (export "descriptor-flags" (type $flags (eq $flags')))
+        (export "descriptor" (type $descriptor (sub resource)))
+        (export "[method]descriptor.open-at" (func (param "self" (borrow $descriptor)) (param "path-flags" $path-flags)
+          (param "path" string) (param "open-flags" $open-flags) (param "flags" $flags)
+          (result (result (own $descriptor) (error $code)))))
+        (export "[method]descriptor.write-via-stream" (func (param "self" (borrow $descriptor)) (param "offset" u64)
+          (result (result (own $out) (error $code)))))))
+      (alias export $files "descriptor" (type $descriptor))
+      (import "wasi:filesystem/preopens@0.2.0" (instance $preopens
+        (alias outer 1 $descriptor (type $d))
+        (export "descriptor" (type $descriptor (eq $d)))
+        (export "get-directories" (func (result (list (tuple (own $descriptor) string)))))))"#,
+    lower: r#"(core func $directories (canon lower (func $preopens "get-directories")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
+    name: "directories",
+    core: "(param i32)",
+};
+
+/// `open-at`, with a place for the result; needs [`DIRECTORIES`].
+const OPEN: Import = Import {
+    component: "",
+    lower: r#"(core func $open (canon lower (func $files "[method]descriptor.open-at")
+        (memory (core memory $libc "memory"))))"#,
+    name: "open",
+    core: "(param i32 i32 i32 i32 i32 i32 i32)",
+};
+
+/// `write-via-stream`, with a place for the result; needs [`DIRECTORIES`].
+const WRITER: Import = Import {
+    component: "",
+    lower: r#"(core func $writer (canon lower (func $files "[method]descriptor.write-via-stream")
+        (memory (core memory $libc "memory"))))"#,
+    name: "writer",
+    core: "(param i32 i64 i32)",
+};
+
+/// `write` of a stream, with a place for the result; needs [`DIRECTORIES`].
+const WRITE_SOON: Import = Import {
+    component: "",
+    lower: r#"(core func $write-soon (canon lower (func $streams "[method]output-stream.write")
+        (memory (core memory $libc "memory"))))"#,
+    name: "write-soon",
+    core: "(param i32 i32 i32 i32)",
+};
+
+/// Aim: a write to a file that is larger than `check-write` allows ends the run, as `wasi:io` has it, instead of being held by
+/// the host. Method: one of as much as is allowed, and one of a byte more, which no standard library makes.
+#[tokio::test]
+async fn a_write_to_a_file_beyond_its_permit_is_a_trap() {
+    let body = |bytes: u32| {
+        format!(
+            r#"(data (i32.const 1024) "f")
+            (func (export "run") (result i32)
+              (call $directories (i32.const 64))
+              ;; Create it, to write.
+              (call $open (i32.load (i32.load (i32.const 64))) (i32.const 0) (i32.const 1024) (i32.const 1) (i32.const 1)
+                (i32.const 2) (i32.const 80))
+              (if (i32.load8_u (i32.const 80)) (then (unreachable)))
+              (call $writer (i32.load (i32.const 84)) (i64.const 0) (i32.const 96))
+              (if (i32.load8_u (i32.const 96)) (then (unreachable)))
+              (call $write-soon (i32.load (i32.const 100)) (i32.const 8192) (i32.const {bytes}) (i32.const 112))
+              (if (i32.load8_u (i32.const 112)) (then (unreachable)))
+              (i32.const 0))"#
+        )
+    };
+    for (bytes, allowed) in [(64 << 10, true), ((64 << 10) + 1, false)] {
+        let dir = tempfile::tempdir().unwrap();
+        let grant = DirGrant { host: dir.path().to_owned(), guest: "/data".to_owned(), read_only: false };
+        let options = GuestOptions { dirs: vec![grant], ..GuestOptions::default() };
+        let guest = guest_with_memory(3, &[DIRECTORIES, OPEN, WRITER, WRITE_SOON], &body(bytes));
+        let (report, _) = run_on(&ENGINE, guest, options).await;
+        match report.end {
+            RunEnd::Done if allowed => {}
+            RunEnd::Trap { kind, .. } if !allowed => {
+                let told = "a write of 65537 bytes to a file, but `check-write` allows 65536 at most";
+                assert!(kind.contains(told), "{kind}");
+            }
+            end => panic!("a write of {bytes} bytes: {end:?}"),
+        }
+    }
 }

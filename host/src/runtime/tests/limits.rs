@@ -69,10 +69,9 @@ async fn the_cpu_budget_ends_a_spinning_guest() {
 async fn fuel_ends_a_spinning_guest() {
     let engine = Engine::new(EngineOptions { fuel: true, ..EngineOptions::default() }).unwrap();
     let bytes = guest(&[], r#"(func (export "run") (result i32) (loop (br 0)) (unreachable))"#);
-    let module = engine.load_bytes("guest.wasm", bytes.into()).await.unwrap();
     let options =
         GuestOptions { limits: Limits { fuel: Some(100_000), ..Limits::default() }, ..GuestOptions::default() };
-    let report = module.run(options, Fakes::new().handles(), RunWatch::new()).await;
+    let (report, _) = run_on(&engine, bytes, options).await;
     assert_eq!(limit(report.end).0, Limit::Fuel);
 }
 
@@ -208,6 +207,16 @@ async fn a_name_is_measured_before_it_is_copied() {
     assert!(message.ends_with("of a barrier has 40000 bytes, at most 256 are allowed"), "{message}");
 }
 
+#[tokio::test]
+async fn variables_of_one_call_are_counted_before_they_are_read() {
+    let main = r#"(drop (memory.grow (i32.const 8)))
+        (call $read (i32.const 8192) (i32.const 65537) (i32.const 0) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 0)
+          (i32.const 256)) (call $check (i32.const 256)) (i32.const 0)"#;
+    let bytes = crate::runtime::test_support::variables_guest(4, &format!("(func $main (result i32) {main})"));
+    let RunEnd::WorkerError { message } = end(bytes).await else { panic!("no error") };
+    assert_eq!(message, "65537 variables in one call, at most 65536 are allowed: split the call");
+}
+
 /// Returns from a failed call whose result is at 64, with the error's message as `run`'s own.
 const FAILED: &str = r#"
     (if (i32.eqz (i32.load8_u (i32.const 64))) (then (return (i32.const 0))))
@@ -296,35 +305,8 @@ fn a_full_resource_table_says_what_it_is_known_by() {
 /// Between the parts of a composed component wasmtime copies from memory to memory, which is why several are offered.
 #[tokio::test]
 async fn a_composed_component_passes_strings_between_its_parts() {
-    let text = r#"(component
-        (component $part
-          (core module $m
-            (memory (export "memory") 1)
-            (func (export "realloc") (param i32 i32 i32 i32) (result i32) (i32.const 64))
-            (func (export "first") (param i32 i32) (result i32) (i32.load8_u (local.get 0))))
-          (core instance $i (instantiate $m))
-          (func (export "first") (param "text" string) (result u32)
-            (canon lift (core func $i "first") (memory (core memory $i "memory")) (realloc (core func $i "realloc")))))
-        (component $whole
-          (import "first" (func $first (param "text" string) (result u32)))
-          (core module $libc (memory (export "memory") 1) (data (i32.const 100) "x"))
-          (core instance $libc (instantiate $libc))
-          (core func $lowered (canon lower (func $first) (memory (core memory $libc "memory"))))
-          (core module $main
-            (import "part" "first" (func $first (param i32 i32) (result i32)))
-            (func (export "run") (result i32)
-              (if (i32.ne (call $first (i32.const 100) (i32.const 1)) (i32.const 120)) (then unreachable)) (i32.const 0)))
-          (core instance $host (export "first" (func $lowered)))
-          (core instance $main (instantiate $main (with "part" (instance $host))))
-          (func (export "run") (result (result (error string)))
-            (canon lift (core func $main "run") (memory (core memory $libc "memory")))))
-        (instance $part (instantiate $part))
-        (alias export $part "first" (func $first))
-        (instance $whole (instantiate $whole (with "first" (func $first))))
-        (alias export $whole "run" (func $run))
-        (instance $entry (export "run" (func $run)))
-        (export "dchost:worker/entry@0.1.0" (instance $entry)))"#;
-    assert_eq!(end(wat::parse_str(text).unwrap()).await, RunEnd::Done);
+    let run = "(if (i32.ne (call $first (i32.const 100) (i32.const 1)) (i32.const 120)) (then unreachable))";
+    assert_eq!(end(composed("(i32.load8_u (local.get 0))", run)).await, RunEnd::Done);
 }
 
 /// Start functions run before `run` is called, within the same limits.

@@ -280,3 +280,17 @@ async fn what_a_store_holds_may_panic_when_it_goes() {
     let handles = Handles { variables, ..Fakes::new().handles() };
     check(guest(&[], &calls("")), handles, "panic in drop").await;
 }
+
+/// All that this file tests needs panics that unwind: no profile may have the host abort. That of components does.
+#[test]
+fn the_host_is_built_to_unwind() {
+    let unwinds = cfg!(panic = "unwind");
+    assert!(unwinds, "the library's promise that a panic of the host spares the process");
+    let manifest = include_str!("../../../../Cargo.toml");
+    let profiles = manifest.split("\n[profile.").skip(1);
+    let aborting: Vec<_> = profiles
+        .filter(|profile| profile.lines().any(|line| line.starts_with("panic") && line.contains("abort")))
+        .filter_map(|profile| profile.split(']').next())
+        .collect();
+    assert_eq!(aborting, ["guest"]);
+}

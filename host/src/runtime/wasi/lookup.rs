@@ -5,10 +5,11 @@
 use super::network::Network;
 use crate::runtime::grants::lookup_name;
 use crate::runtime::state::State;
+use std::io;
 use std::net::{IpAddr, Ipv6Addr, ToSocketAddrs as _};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::JoinHandle;
 use wasmtime::component::{Linker, Resource, ResourceType};
 use wasmtime_wasi::p2::bindings::sockets::network::{ErrorCode, IpAddress};
@@ -117,33 +118,49 @@ fn begin(network: &Arc<Network>, name: &str) -> Result<LookUp, ErrorCode> {
     let (sender, answer) = watch::channel(None);
     let network = Arc::clone(network);
     let task = tokio::spawn(async move {
-        let asked = name.clone();
-        let resolver = tokio::task::spawn_blocking(move || {
-            let found = (asked.as_str(), 0).to_socket_addrs();
-            // Kept until the thread is free again, even where nobody waits for it any more.
-            drop(permit);
-            found
-        });
-        let answer = match tokio::time::timeout(LOOKUP_TIMEOUT, resolver).await {
-            Ok(Ok(Ok(found))) => {
-                let mut addresses: Vec<IpAddr> = Vec::new();
-                for address in found.map(|found| found.ip().to_canonical()).take(ANSWER_ADDRESSES_MAX) {
-                    if !addresses.contains(&address) {
-                        addresses.push(address);
-                    }
-                }
-                network.remember(&name, &addresses);
-                Ok(addresses)
-            }
-            Ok(Ok(Err(error))) => {
-                tracing::debug!("the name `{name}` can't be looked up: {error}");
-                Err(ErrorCode::NameUnresolvable)
-            }
-            Ok(Err(_)) | Err(_) => Err(ErrorCode::TemporaryResolverFailure),
-        };
+        let answer = look_up(&network, name, permit, system_addresses).await;
         sender.send_replace(Some(answer));
     });
     Ok(LookUp { answer, taken: 0, task: Some(task) })
+}
+
+/// Asks `resolve` on a thread of its own, as long as a look-up may take, and remembers what it finds.
+async fn look_up(
+    network: &Network,
+    name: String,
+    permit: OwnedSemaphorePermit,
+    resolve: impl FnOnce(&str) -> io::Result<Vec<IpAddr>> + Send + 'static,
+) -> Result<Vec<IpAddr>, ErrorCode> {
+    let asked = name.clone();
+    let resolver = tokio::task::spawn_blocking(move || {
+        let found = resolve(&asked);
+        // Kept until the thread is free again, even where nobody waits for it any more.
+        drop(permit);
+        found
+    });
+    match tokio::time::timeout(LOOKUP_TIMEOUT, resolver).await {
+        Ok(Ok(Ok(found))) => {
+            let mut addresses: Vec<IpAddr> = Vec::new();
+            for address in found {
+                if !addresses.contains(&address) {
+                    addresses.push(address);
+                }
+            }
+            network.remember(&name, &addresses);
+            Ok(addresses)
+        }
+        Ok(Ok(Err(error))) => {
+            tracing::debug!("the name `{name}` can't be looked up: {error}");
+            Err(ErrorCode::NameUnresolvable)
+        }
+        Ok(Err(_)) | Err(_) => Err(ErrorCode::TemporaryResolverFailure),
+    }
+}
+
+/// What the system's resolver finds; blocks until it answers.
+fn system_addresses(name: &str) -> io::Result<Vec<IpAddr>> {
+    let found = (name, 0).to_socket_addrs()?;
+    Ok(found.map(|found| found.ip().to_canonical()).take(ANSWER_ADDRESSES_MAX).collect())
 }
 
 /// An address in its usual form; the odd forms that C libraries read as well, such as `0x7f.1`, are names that nobody grants.
@@ -202,12 +219,43 @@ mod tests {
         }
     }
 
+    /// Aim: a resolver that never answers costs a guest 15 s, and the host one of a run's eight places until it does.
+    /// Method: the paused clock, which a thread that waits holds, so that the test moves it.
+    #[tokio::test(start_paused = true)]
+    async fn a_look_up_without_an_answer_is_given_up_and_keeps_its_place() {
+        let network = network(&["localhost"]);
+        let places = network.lookups.available_permits();
+        let permit = Arc::clone(&network.lookups).try_acquire_owned().unwrap();
+        let (release, hung) = std::sync::mpsc::channel::<()>();
+        let asked = tokio::spawn({
+            let network = Arc::clone(&network);
+            async move {
+                let resolve = move |_: &str| {
+                    let _ = hung.recv();
+                    Ok(vec![IpAddr::from([127, 0, 0, 1])])
+                };
+                look_up(&network, "localhost".to_owned(), permit, resolve).await
+            }
+        });
+        tokio::task::yield_now().await;
+        tokio::time::advance(LOOKUP_TIMEOUT - Duration::from_millis(1)).await;
+        assert!(!asked.is_finished());
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert!(matches!(asked.await.unwrap(), Err(ErrorCode::TemporaryResolverFailure)));
+        assert_eq!(network.lookups.available_permits(), places - 1);
+        drop(release);
+        while network.lookups.available_permits() < places {
+            tokio::task::yield_now().await;
+        }
+    }
+
     #[tokio::test]
     async fn look_ups_at_once_are_bounded_and_one_that_is_dropped_frees_its_place() {
         let network = network(&["localhost"]);
         let held: Vec<_> = std::iter::from_fn(|| Arc::clone(&network.lookups).try_acquire_owned().ok()).collect();
         assert!(matches!(begin(&network, "localhost"), Err(ErrorCode::TemporaryResolverFailure)));
         let places = held.len();
+        assert_eq!(places, 8);
         drop(held);
         for _ in 0..2 * places {
             drop(begin(&network, "localhost"));

@@ -208,7 +208,7 @@ async fn answer_that_is_there_is_given_even_by_a_server_that_stops() {
 async fn attempt_of_the_own_leader_is_not_ended_by_callers() {
     let guard = guard();
     let attempt = |leader, number| Attempt { leader: Incarnation(leader), number };
-    guard.open_session(Some(header(Some((9, 0)))), 0).expect("nobody has said otherwise yet");
+    drop(guard.open_session(Some(header(Some((9, 0)))), 0).expect("nobody has said otherwise yet"));
     guard.adopt("default", attempt(1, 0)).expect("the leader has told");
     assert_eq!(code(guard.open_session(Some(header(Some((9, 0)))), 0)), ErrorCode::Aborted);
     for other in [(77, 0), (1, 1), (1, u32::MAX)] {

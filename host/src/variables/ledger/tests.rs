@@ -81,7 +81,7 @@ async fn memory_is_bounded_and_what_is_forgotten_is_refused() {
     fresh(&ledger, 3).await.apply().unwrap().finish(answer(5));
     assert!(lock(&ledger.0).runs[&RUN].entries.len() <= ANSWERS_MAX + 1);
 
-    let large = || Ok(Remembered { versions: vec![0; ANSWER_BYTES_MAX / 8], values: None });
+    let large = || Ok(Remembered { versions: vec![0; ANSWER_BYTES_MAX / 16], values: None });
     for sequence in 2000..2010 {
         fresh(&ledger, sequence).await.apply().unwrap().finish(large());
     }
@@ -89,6 +89,48 @@ async fn memory_is_bounded_and_what_is_forgotten_is_refused() {
     assert!(replay(&ledger, 2009).await.is_ok(), "the last answer is always there");
     ledger.forget(RUN);
     assert!(lock(&ledger.0).runs.is_empty());
+    assert_eq!(lock(&ledger.0).answer_bytes, 0);
+}
+
+/// Aim: many runs that each keep what one may don't fill the server, and what is forgotten is never applied again.
+/// Method: more answers than all may have, the same number for each run; then one run of small ones.
+#[tokio::test]
+async fn answers_are_bounded_over_all_runs() {
+    const LARGE: usize = 4 << 20;
+    let ledger = Ledger::default();
+    let begin = |run: u64, sequence| ledger.begin(RunId(run), sequence);
+    let write = async |run, sequence, versions: usize| {
+        let Begin::Fresh(ticket) = begin(run, sequence).await.unwrap() else {
+            panic!("{run}:{sequence} is no new write")
+        };
+        ticket.apply().unwrap().finish(Ok(Remembered { versions: vec![0; versions], values: None }));
+    };
+    write(1, 1, 1).await;
+    let runs = 2..=2 * (ALL_ANSWER_BYTES_MAX / LARGE) as u64;
+    for run in runs.clone() {
+        for sequence in 1..=2 {
+            write(run, sequence, LARGE / 16).await;
+            let all = lock(&ledger.0);
+            assert!(all.answer_bytes <= ALL_ANSWER_BYTES_MAX);
+            assert_eq!(all.answer_bytes, all.runs.values().map(|run| run.answer_bytes).sum::<usize>());
+        }
+    }
+    let mut kept = 0;
+    for (run, sequence) in runs.clone().flat_map(|run| [(run, 1), (run, 2)]) {
+        match begin(run, sequence).await {
+            Ok(Begin::Replay(_)) => kept += 1,
+            Err(error) => assert_eq!(error.code, ErrorCode::Aborted),
+            Ok(Begin::Fresh(_)) => panic!("write {sequence} of run {run} would be applied again"),
+        }
+    }
+    assert!(kept > 100, "{kept} answers are remembered");
+    let newest = *runs.end();
+    assert!(matches!(begin(newest, 2).await, Ok(Begin::Replay(_))), "the last answer is there");
+    assert!(matches!(begin(1, 1).await, Ok(Begin::Replay(_))), "a run that holds little loses nothing");
+    for run in 1..=newest {
+        ledger.forget(RunId(run));
+    }
+    assert_eq!(lock(&ledger.0).answer_bytes, 0);
 }
 
 #[tokio::test]

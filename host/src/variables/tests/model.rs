@@ -180,11 +180,12 @@ fn check(calls: Vec<Call>) -> Result<(), TestCaseError> {
         .map(|((container, name), (value, version))| VariableStatus {
             container: ["a", "b"][*container].into(),
             name: format!("v{name}"),
+            ty: TensorType::new(DType::S32, [value.len() as u64]),
             bytes: value.len() as u64 * 4,
             version: *version,
         })
         .collect();
-    statuses.sort();
+    statuses.sort_by(|a, b| (&a.container, &a.name).cmp(&(&b.container, &b.name)));
     prop_assert_eq!(store.statuses(), statuses);
     Ok(())
 }

@@ -74,6 +74,8 @@ fn status() -> LeaderStatus {
     let ago = |millis| Instant::now().checked_sub(Duration::from_millis(millis)).expect("the machine runs longer");
     LeaderStatus {
         attempt: ATTEMPT,
+        mode: Some(Mode::IndependentWorker),
+        replication: BETWEEN_GRAPH,
         rows: vec![RowStatus {
             task: PS,
             address: Some("ps.test:1".into()),
@@ -83,6 +85,7 @@ fn status() -> LeaderStatus {
             since: ago(1500),
             last_seen: None,
             message: "no answer".into(),
+            exit_code: None,
         }],
         silent: Vec::new(),
         barriers: vec![BarrierStatus {
@@ -102,6 +105,7 @@ fn start_leader(refusal: Option<AttendError>) -> (Running, mpsc::UnboundedReceiv
     let leader = LeaderPart {
         attend: Arc::new(TestLeader { seats, refusal }),
         status: Arc::new(|| Box::pin(async { Some(status()) })),
+        container: "jobs".into(),
     };
     (start(with_leader(options(WORKER, 7, listener()), leader)), taken)
 }

@@ -217,8 +217,7 @@ async fn newer_attempt_ends_calls_of_the_old_one() {
     use dchost::ids::Attempt;
     let attempt = |number| Attempt { leader: Incarnation(3), number };
     let server = start(options(PS, 7, listener()));
-    let peers = peers(server.addr, LONG, LONG);
-    peers.set_attempt(attempt(0));
+    let peers = peers_of(Caller { attempt: Some(attempt(0)), ..caller(1) }, server.addr, LONG, LONG);
     assert_eq!(call(&peers).await, Ok(7));
     assert_eq!(server.guard.attempt("default"), Some(attempt(0)));
     server.guard.adopt("default", attempt(1)).expect("it is newer");

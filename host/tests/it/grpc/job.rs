@@ -68,7 +68,7 @@ fn start_job() -> Job {
     let mut processes = (1..).zip(tasks).zip(listeners).map(|((incarnation, task), listener)| {
         let mut options = options(task, incarnation, listener);
         options.cluster = cluster.clone();
-        options.leader = (task == LEADER).then(|| handle.clone().into());
+        options.leader = (task == LEADER).then(|| LeaderPart::new(handle.clone(), "default"));
         let server = Server::new(options).expect("the listener is good");
         let shutdown = CancellationToken::new();
         let serving = server.run(shutdown.clone());

@@ -1,6 +1,6 @@
 //! What a guest is granted, and how each grant is written.
 
-use super::ValueError;
+use super::{ValueError, digits};
 use crate::runtime::{DirGrant, NetGrant, NetHost};
 use crate::text::shown;
 use std::fmt;
@@ -26,18 +26,23 @@ impl fmt::Display for DirGrant {
 impl fmt::Display for NetGrant {
     /// Writes the grant as `--allow-net` reads it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.host {
-            NetHost::Address(IpAddr::V6(address)) => write!(f, "[{address}]")?,
-            NetHost::Address(address) => write!(f, "{address}")?,
-            NetHost::Network { address: address @ IpAddr::V6(_), prefix_bits } => {
-                write!(f, "[{address}]/{prefix_bits}")?
-            }
-            NetHost::Network { address, prefix_bits } => write!(f, "{address}/{prefix_bits}")?,
-            NetHost::Name(name) => f.write_str(name)?,
-        }
         match self.port {
-            Some(port) => write!(f, ":{port}"),
-            None => f.write_str(":*"),
+            Some(port) => write!(f, "{}:{port}", self.host),
+            None => write!(f, "{}:*", self.host),
+        }
+    }
+}
+
+impl fmt::Display for NetHost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NetHost::Address(IpAddr::V6(address)) => write!(f, "[{address}]"),
+            NetHost::Address(address) => write!(f, "{address}"),
+            NetHost::Network { address: address @ IpAddr::V6(_), prefix_bits } => {
+                write!(f, "[{address}]/{prefix_bits}")
+            }
+            NetHost::Network { address, prefix_bits } => write!(f, "{address}/{prefix_bits}"),
+            NetHost::Name(name) => f.write_str(name),
         }
     }
 }
@@ -89,7 +94,10 @@ pub fn env_grant(text: &str) -> Result<EnvGrant, ValueError> {
 /// Reads `HOST:PORT`: a name, an address, or a network such as `10.0.0.0/8`; IPv6 in brackets; `*` for every port.
 ///
 /// # Errors
-/// No port, an unreadable address, a prefix longer than the address, a name that is no DNS name.
+/// No port, an unreadable address, a prefix longer than the address, an address that is none of a network but a machine's
+/// within it (`10.0.0.1/8`), a name that is no DNS name.
+///
+/// IPv4 addresses and networks that are written as IPv6 ones are read as what they are: `[::ffff:10.0.0.0]/104` is `10.0.0.0/8`.
 pub fn net_grant(text: &str) -> Result<NetGrant, ValueError> {
     let refuse = |what: &str| {
         ValueError(format!(
@@ -100,8 +108,8 @@ pub fn net_grant(text: &str) -> Result<NetGrant, ValueError> {
     let (host, port) = text.trim().rsplit_once(':').ok_or_else(|| refuse("lacks a port"))?;
     let port = match port {
         "*" => None,
-        port => match port.parse::<u16>() {
-            Ok(port) if port > 0 => Some(port),
+        port => match digits(port) {
+            Some(port) if port > 0_u16 => Some(port),
             _ => return Err(refuse("has no port from 1 to 65535")),
         },
     };
@@ -115,17 +123,44 @@ pub fn net_grant(text: &str) -> Result<NetGrant, ValueError> {
         None => host.parse().ok().map(IpAddr::V4),
     };
     let host = match (address, prefix) {
-        (Some(address), None) => NetHost::Address(address),
+        (Some(address), None) => NetHost::Address(address.to_canonical()),
         (Some(address), Some(prefix)) => {
-            let prefix_bits_max = if address.is_ipv4() { 32 } else { 128 };
-            let prefix_bits = prefix.parse().ok().filter(|&bits: &u8| bits <= prefix_bits_max);
-            NetHost::Network { address, prefix_bits: prefix_bits.ok_or_else(|| refuse("has a wrong prefix length"))? }
+            let bits_max = if address.is_ipv4() { 32 } else { 128 };
+            let prefix_bits = digits(prefix).filter(|&bits: &u8| bits <= bits_max);
+            let prefix_bits = prefix_bits.ok_or_else(|| {
+                refuse(&format!("has a prefix length of `{}`, which is no number from 0 to {bits_max}", shown(prefix)))
+            })?;
+            // Whoever writes a machine's address may mean only that one, and would open the network.
+            let first = first_of_network(address, prefix_bits);
+            if first != address {
+                let network = NetHost::Network { address: first, prefix_bits };
+                let machine = NetHost::Address(address);
+                return Err(refuse(&format!(
+                    "is the address of a machine: its network is `{network}`, itself `{machine}`"
+                )));
+            }
+            NetHost::network(address, prefix_bits)
         }
         (None, None) if is_dns_name(host) => NetHost::Name(host.to_ascii_lowercase()),
         (None, Some(_)) => return Err(refuse("has a prefix length without an address")),
         (None, None) => return Err(refuse("names no machine")),
     };
     Ok(NetGrant { host, port })
+}
+
+/// The lowest address of a network, which is how networks are written.
+fn first_of_network(address: IpAddr, prefix_bits: u8) -> IpAddr {
+    // A shift by all bits there are would be none.
+    match address {
+        IpAddr::V4(address) => {
+            let mask = u32::MAX.checked_shl(32 - u32::from(prefix_bits)).unwrap_or(0);
+            IpAddr::V4((u32::from(address) & mask).into())
+        }
+        IpAddr::V6(address) => {
+            let mask = u128::MAX.checked_shl(128 - u32::from(prefix_bits)).unwrap_or(0);
+            IpAddr::V6((u128::from(address) & mask).into())
+        }
+    }
 }
 
 /// Whether a text may be looked up; one that is all digits and dots would be an address written oddly.
@@ -168,12 +203,62 @@ mod tests {
             "10.0.0:80",
             "256.1.1.1:80",
             "127.1:80",
+            "a:+80",
+            "a:-0",
+            "a: 80",
+            "a:0x50",
+            "10.0.0.0/+8:80",
+            "10.0.0.0/ 8:80",
+            "10.0.0.0/:80",
+            "10.0.0.0/256:80",
+            "10.0.0.0/8/8:80",
+            "10.0.0.1/8:80",
+            "10.0.0.0/0:80",
+            "10.1.2.3/31:*",
+            "[::1]/127:80",
+            "[2001:db8::1]/32:80",
+            "[::ffff:10.0.0.1]/104:80",
+            "[::ffff:0.0.0.0]/95:80",
+            "[fe80::1%eth0]:80",
+            "010.0.0.1:80",
             "a..b:80",
             "a b:80",
             "http://a:80",
             "a\u{1b}:80",
         ] {
             assert!(net_grant(text).is_err(), "{text:?} is accepted");
+        }
+    }
+
+    #[test]
+    fn ipv4_written_as_ipv6_is_read_as_ipv4() {
+        for (text, plain) in [
+            ("[::ffff:10.0.0.1]:80", "10.0.0.1:80"),
+            ("[::ffff:a00:1]:80", "10.0.0.1:80"),
+            ("[::ffff:10.0.0.0]/104:*", "10.0.0.0/8:*"),
+            ("[::ffff:10.0.0.1]/128:*", "10.0.0.1/32:*"),
+            ("[::ffff:0:0]/96:80", "0.0.0.0/0:80"),
+            // These hold the addresses above only by their form: no IPv4 address is in them.
+            ("[::]/0:80", "[::]/0:80"),
+            ("[::]/80:80", "[::]/80:80"),
+        ] {
+            let grant = net_grant(text).unwrap_or_else(|error| panic!("{error}"));
+            assert_eq!(grant.to_string(), plain);
+            assert_eq!(net_grant(plain), Ok(grant));
+        }
+    }
+
+    #[test]
+    fn a_machine_with_a_prefix_length_is_told_both_things_it_may_mean() {
+        for (text, network, machine) in [
+            ("10.0.0.1/8:80", "`10.0.0.0/8`", "`10.0.0.1`"),
+            ("192.168.1.7/31:80", "`192.168.1.6/31`", "`192.168.1.7`"),
+            ("10.0.0.1/0:80", "`0.0.0.0/0`", "`10.0.0.1`"),
+            ("[2001:db8::1]/32:80", "`[2001:db8::]/32`", "`[2001:db8::1]`"),
+            ("[::1]/0:80", "`[::]/0`", "`[::1]`"),
+        ] {
+            let refusal = net_grant(text).expect_err(text).to_string();
+            assert!(refusal.contains(network) && refusal.contains(machine), "{refusal}");
         }
     }
 
