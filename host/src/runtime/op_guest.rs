@@ -51,8 +51,11 @@ struct Instance {
     watch: RunWatch,
     meter: Arc<Meter>,
     names: BTreeSet<String>,
-    call: TypedFunc<(String, Vec<types::Tensor>), (Result<Vec<types::Tensor>, String>,)>,
+    call: CallFunc,
 }
+
+/// `call` of `op-entry`.
+type CallFunc = TypedFunc<(String, Vec<types::Tensor>), (Result<Vec<types::Tensor>, String>,)>;
 
 /// Why an op has no results.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -298,10 +301,8 @@ impl Instance {
     }
 }
 
-type Begun = (TypedFunc<(String, Vec<types::Tensor>), (Result<Vec<types::Tensor>, String>,)>, Vec<String>);
-
 /// Instantiates, and calls `list`.
-async fn begin(module: &Module, entry: OpEntry, store: &mut Store<State>) -> wasmtime::Result<Begun> {
+async fn begin(module: &Module, entry: OpEntry, store: &mut Store<State>) -> wasmtime::Result<(CallFunc, Vec<String>)> {
     let instance = module.inner.pre.instantiate_async(&mut *store).await?;
     store.data_mut().limiter.instantiated();
     let list = instance.get_typed_func::<(), (Vec<String>,)>(&mut *store, entry.list)?;
