@@ -5,6 +5,7 @@ pub mod descriptors;
 pub mod launched;
 pub mod local;
 pub mod member;
+pub mod op_host;
 pub mod ops;
 pub mod outcome;
 pub mod placement;

@@ -17,21 +17,24 @@ use super::console::ProcessConsole;
 use super::descriptors;
 use super::local::LocalVariables;
 use super::member::{SoloJob, refusal_exit_code};
-use super::ops::NoOps;
+use super::op_host::{self, OpHostOptions};
+use super::ops::{NoOps, PlacedOps};
 use super::outcome::{self, Outcome};
 use super::placement::{PlacedVariables, PlacementOptions};
+use super::plan::op_context;
 use super::resolve::Resolved;
 use super::resolve::values::digest_text;
 use super::summary::SummaryFile;
 use crate::attend::Registered;
 use crate::client::channel::{Connections, Peers, PeersOptions};
+use crate::client::ops::Component;
 use crate::client::variables::RemoteVariables;
 use crate::cluster::{Task, TaskType};
 use crate::context::WorkerContext;
 use crate::exit::Exit;
-use crate::handles::{Handles, Job, TaskVariables};
+use crate::handles::{Handles, Job, OpHost, Ops, TaskVariables};
 use crate::ids::{Caller, ClientUse, RunId};
-use crate::runtime::{Engine, GuestOptions, Module};
+use crate::runtime::{Engine, EngineOptions, GuestOptions, Module};
 use crate::variables::{Spare, Store, StoreOptions};
 use guest::{Dump, Ended, Guests, Overseer};
 use standing::{Standing, StandingOptions};
@@ -71,8 +74,9 @@ pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessCo
     }
     descriptors::raise();
     let runtimes = Builder::new_multi_thread().thread_name("control").enable_all().build();
-    let runs = resolved.plan.runs.len();
-    let (control, guests) = match runtimes.and_then(|control| Ok((control, Guests::start(runs)?))) {
+    // A server runs ops of others, as many at a time as there are cores.
+    let guests = if resolved.plan.server.is_some() { usize::MAX } else { resolved.plan.runs.len() };
+    let (control, guests) = match runtimes.and_then(|control| Ok((control, Guests::start(guests)?))) {
         Ok(runtimes) => runtimes,
         Err(error) => return Outcome::failed(Exit::Files, format!("can't start threads: {error}")),
     };
@@ -205,8 +209,8 @@ impl Process {
         run: Option<Arc<WorkerContext>>,
         stop: &Stop,
     ) -> Result<Standing, Outcome> {
-        let (resolved, container) = (&self.resolved, self.container.as_str());
-        let options = StandingOptions { resolved, container, task, listener, store, module_digest, run, stop };
+        let (resolved, container, ops) = (&self.resolved, self.container.as_str(), self.op_host(task, store));
+        let options = StandingOptions { resolved, container, task, listener, store, ops, module_digest, run, stop };
         Standing::start(options).await
     }
 
@@ -326,7 +330,7 @@ impl Process {
                 return (Ended::Run(outcome), None);
             }
         };
-        let spare = self.spare.clone();
+        let (spare, ops_peers) = (self.spare.clone(), peers.clone());
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
             run_task: context.task,
@@ -339,12 +343,25 @@ impl Process {
             chief_ended: overseer.chief_ended(),
             runtime: Handle::current(),
         });
+        let ops: Arc<dyn Ops> = match (ops_peers, module.component_bytes()) {
+            (None, _) => Arc::new(NoOps::local()),
+            (Some(_), None) => Arc::new(NoOps::precompiled()),
+            (Some(peers), Some(bytes)) => Arc::new(PlacedOps::new(
+                peers,
+                Arc::new(Component {
+                    digest: module.digest(),
+                    bytes,
+                    args: resolved.guest_args.clone(),
+                    tensor_bytes_max: resolved.limits.tensor_bytes_max,
+                }),
+            )),
+        };
         let (interrupt, interrupted) = watch::channel(None);
         let handles = Handles {
             context,
             job: Arc::new(WithDefaultTimeout { job: overseer.clone(), timeout: resolved.barrier_timeout }),
             variables: Arc::new(variables),
-            ops: Arc::new(NoOps::local()),
+            ops,
             console: Arc::new(console),
             summary: summary.clone(),
             interrupt: interrupted,
@@ -364,6 +381,26 @@ impl Process {
             coredump_dir: coredump_dir.clone().filter(|_| attempt < DUMPED_ATTEMPTS_MAX),
             limits: limits.clone(),
         }
+    }
+
+    /// What runs ops for others on this task.
+    fn op_host(&self, task: Task, store: &Store) -> Arc<dyn OpHost> {
+        let resolved = &self.resolved;
+        let context = Arc::new(op_context(&resolved.cluster, task, resolved.rpc_layer));
+        Arc::new(op_host::Ops::new(OpHostOptions {
+            task,
+            context,
+            // A digest is of the component that runs here.
+            engine: EngineOptions { digest: None, ..resolved.engine.clone() },
+            guest: GuestOptions { args: Vec::new(), coredump_dir: None, ..self.guest_options(0) },
+            store: store.clone(),
+            spare: self.spare.clone(),
+            console: Arc::new(self.console.clone()),
+            guests: self.guests.handle(),
+            control: Handle::current(),
+            connect_timeout: resolved.connect_timeout,
+            rejoin_timeout: resolved.rejoin_timeout,
+        }))
     }
 
     fn store(&self) -> Store {

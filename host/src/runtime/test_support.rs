@@ -1,11 +1,13 @@
 //! Fakes of the handles, and components in text, for this module's tests.
 
-use crate::cluster::{ClusterSpec, Task};
+mod ops;
+
+use crate::cluster::ClusterSpec;
 use crate::context::WorkerContext;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{
-    BoxFuture, Change, Console, Handles, InitializeMode, Job, Level, OpCall, Ops, Origin, RemoteValue, StartedOp,
-    Summary, UpdateKind, Value, Variable, Variables,
+    BoxFuture, Change, Console, Handles, InitializeMode, Job, Level, Origin, Summary, UpdateKind, Value, Variable,
+    Variables,
 };
 use crate::tensor::{Tensor, TensorView};
 use bytes::Bytes;
@@ -14,6 +16,8 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
+
+pub(crate) use ops::{FakeOps, byte_tensor, has_listed_ops, has_ops, starts_ops};
 
 /// A console and summary that keep what they are given.
 #[derive(Debug, Default)]
@@ -181,32 +185,22 @@ impl Variables for FakeVariables {
     }
 }
 
-/// Refuses every op.
-struct FakeOps;
-
-impl Ops for FakeOps {
-    fn start(&self, task: Task, call: OpCall) -> Result<Box<dyn StartedOp>> {
-        Err(Error::new(ErrorCode::FailedPrecondition, format!("no op `{}` on {task}", call.op)))
-    }
-
-    fn fetch(&self, value: RemoteValue) -> BoxFuture<'static, Result<Tensor>> {
-        let error = Error::new(ErrorCode::NotFound, format!("nothing of call {}", value.call));
-        Box::pin(async { Err(error) })
-    }
-
-    fn release(&self, _value: RemoteValue) {}
-}
-
 /// Handles of fakes, and what they keep.
 pub(crate) struct Fakes {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) variables: Arc<FakeVariables>,
+    pub(crate) ops: Arc<FakeOps>,
     pub(crate) interrupt: watch::Sender<Option<Error>>,
 }
 
 impl Fakes {
     pub(crate) fn new() -> Self {
-        Fakes { recorder: Arc::default(), variables: Arc::default(), interrupt: watch::Sender::new(None) }
+        Fakes {
+            recorder: Arc::default(),
+            variables: Arc::default(),
+            ops: Arc::default(),
+            interrupt: watch::Sender::new(None),
+        }
     }
 
     pub(crate) fn handles(&self) -> Handles {
@@ -222,7 +216,7 @@ impl Fakes {
             }),
             job: Arc::new(FakeJob),
             variables: self.variables.clone(),
-            ops: Arc::new(FakeOps),
+            ops: self.ops.clone(),
             console: self.recorder.clone(),
             summary: self.recorder.clone(),
             interrupt: self.interrupt.subscribe(),

@@ -11,7 +11,7 @@ use crate::handles::{Handles, Job};
 use crate::runtime::{GuestOptions, Module, RunReport, RunWatch};
 use std::io;
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -45,6 +45,11 @@ impl Guests {
         // A timer and sockets of its own: WASI's are polled there.
         let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name("guest").enable_all().build()?;
         Ok(Guests { runtime: Some(runtime) })
+    }
+
+    /// The runtime, for what else runs guests.
+    pub(super) fn handle(&self) -> Handle {
+        self.runtime().handle().clone()
     }
 
     fn runtime(&self) -> &Runtime {
