@@ -6,6 +6,7 @@ use dchost::client::channel::{Lane, Try};
 use dchost::client::probe::Dialer;
 use dchost::error::{Error, ErrorCode};
 use dchost::handles::{Probe as _, ProbeOutcome};
+use dchost::server::guard::Rpc;
 use dchost::wire::header::Header;
 use dchost::wire::status::from_status;
 use dchost::wire::v1;
