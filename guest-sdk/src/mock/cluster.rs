@@ -2,8 +2,8 @@
 
 use super::Context;
 use super::run::{Failure, Run, TaskRun};
-use super::state::{LogLine, Scalar, Setup, Shared};
-use crate::{ClusterSpec, Element, Outcome, Task, Tensor, WorkerContext, chief, evaluator, worker};
+use super::state::{LogLine, Scalar, Setup, Shared, Who};
+use crate::{ClusterSpec, Element, OpSet, Outcome, Task, Tensor, WorkerContext, chief, evaluator, worker};
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -49,6 +49,7 @@ pub struct MockBuilder {
     evaluator: bool,
     barrier: bool,
     args: Vec<String>,
+    ops: Option<OpSet>,
 }
 
 impl MockBuilder {
@@ -88,6 +89,12 @@ impl MockBuilder {
         self
     }
 
+    /// Sets the ops that tasks run: `OPS`, which [`ops!`](crate::ops) made. Without this call they know none.
+    pub fn ops(mut self, ops: OpSet) -> Self {
+        self.ops = Some(ops);
+        self
+    }
+
     /// Makes the cluster.
     ///
     /// # Panics
@@ -109,19 +116,21 @@ impl MockBuilder {
             .into_iter()
             .chain((0..self.workers).map(worker))
             .chain(self.evaluator.then(evaluator));
-        MockCluster::new(Setup { cluster, runs: runs.map(Some).collect(), barrier: self.barrier, args: self.args })
+        let runs = runs.map(Some).collect();
+        MockCluster::new(Setup { cluster, runs, barrier: self.barrier, args: self.args, ops: self.ops })
     }
 
     /// Makes a local run instead: no cluster and no task, only the arguments.
     pub fn local(self) -> MockCluster {
-        MockCluster::new(Setup { cluster: ClusterSpec::default(), runs: vec![None], barrier: false, args: self.args })
+        let (cluster, runs) = (ClusterSpec::default(), vec![None]);
+        MockCluster::new(Setup { cluster, runs, barrier: false, args: self.args, ops: self.ops })
     }
 }
 
 impl MockCluster {
     /// Begins to build a cluster: one worker with a barrier, unless more is said.
     pub fn builder() -> MockBuilder {
-        MockBuilder { workers: 1, ps: 0, chief: false, evaluator: false, barrier: true, args: Vec::new() }
+        MockBuilder { workers: 1, ps: 0, chief: false, evaluator: false, barrier: true, args: Vec::new(), ops: None }
     }
 
     /// A local run, without a cluster: no task, no barrier, variables in this process.
@@ -145,7 +154,11 @@ impl MockCluster {
         let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.begin();
         let one = |run: usize| {
-            let context = WorkerContext::__new(Context { shared: Arc::clone(&self.shared), run });
+            let context = WorkerContext::__new(Context {
+                shared: Arc::clone(&self.shared),
+                who: Who { run, call: None },
+                op_task: None,
+            });
             let result = match panic::catch_unwind(AssertUnwindSafe(|| worker_fn(&context).into_result())) {
                 Ok(result) => result.map_err(Failure::Error),
                 Err(payload) => Err(Failure::Panic(panic_message(&*payload))),
@@ -206,7 +219,7 @@ fn values<T: Element>(name: &str, tensor: &Tensor) -> Vec<T> {
     tensor.to_vec().unwrap_or_else(|error| panic!("variable `{name}`: {}", error.message))
 }
 
-fn panic_message(payload: &(dyn Any + Send)) -> String {
+pub(super) fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a value that isn't text".to_owned())
 }

@@ -2,7 +2,9 @@
 
 use super::Variable;
 use super::barrier::Barriers;
+use super::ops::Ops;
 use super::store::Store;
+use crate::op::OpSet;
 use crate::raw::Placement;
 use crate::{ClusterSpec, Error, ErrorCode, Level, Result, Task, ps};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -43,6 +45,17 @@ pub(super) struct Setup {
     pub(super) runs: Vec<Option<Task>>,
     pub(super) barrier: bool,
     pub(super) args: Vec<String>,
+    /// Those of the component, where the test gave them.
+    pub(super) ops: Option<OpSet>,
+}
+
+/// Who calls: a run, or an op that the run has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Who {
+    /// Which of the cluster's runs.
+    pub(super) run: usize,
+    /// The op's own call.
+    pub(super) call: Option<u64>,
 }
 
 impl Setup {
@@ -120,6 +133,7 @@ pub(super) struct State {
     pub(super) cause: Option<Error>,
     pub(super) barriers: Barriers,
     pub(super) store: Store,
+    pub(super) ops: Ops,
     pub(super) log: Vec<LogLine>,
     pub(super) scalars: Vec<Scalar>,
 }
@@ -149,16 +163,19 @@ impl Shared {
     }
 
     /// The state, unless the run's calls fail by now.
-    pub(super) fn ready(&self, run: usize) -> Result<MutexGuard<'_, State>> {
+    pub(super) fn ready(&self, who: Who) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
-        self.check_interrupt(&state, run)?;
+        self.check_interrupt(&state, who)?;
         Ok(state)
     }
 
-    pub(super) fn check_interrupt(&self, state: &State, run: usize) -> Result<()> {
+    pub(super) fn check_interrupt(&self, state: &State, who: Who) -> Result<()> {
+        if who.call.is_some_and(|call| !state.ops.is_wanted(call)) {
+            return Err(Error::new(ErrorCode::Cancelled, "the op is not wanted any more"));
+        }
         match &state.cause {
             None => Ok(()),
-            Some(cause) if self.setup.is_evaluator(run) => {
+            Some(cause) if self.setup.is_evaluator(who.run) => {
                 Err(Error::new(ErrorCode::Cancelled, format!("the training has ended: {}", cause.message)))
             }
             Some(cause) => Err(cause.clone()),
@@ -198,20 +215,16 @@ impl Shared {
             let error = Error::new(ErrorCode::PeerFailed, format!("{task} failed: {text}"));
             state.cause = Some(error.with_tasks([task]));
         }
+        state.ops.end_run(run);
         self.changed.notify_all();
     }
 
-    pub(super) fn wait_initialized(
-        &self,
-        run: usize,
-        variables: &[&Variable],
-        timeout: Option<Duration>,
-    ) -> Result<()> {
+    pub(super) fn wait_initialized(&self, who: Who, variables: &[&Variable], timeout: Option<Duration>) -> Result<()> {
         let deadline = Instant::now() + timeout.unwrap_or(WAIT_INITIALIZED_MAX).min(WAIT_INITIALIZED_MAX);
-        let mut state = self.ready(run)?;
+        let mut state = self.ready(who)?;
         let mut in_time = true;
         loop {
-            self.check_interrupt(&state, run)?;
+            self.check_interrupt(&state, who)?;
             let missing = state.store.uninitialized(variables)?;
             if missing.is_empty() {
                 return Ok(());
@@ -221,7 +234,7 @@ impl Shared {
                 let text = format!("{names} without a value, and the chief's run has ended");
                 return Err(Error::new(ErrorCode::Uninitialized, text));
             }
-            let alone = (0..state.lives.len()).all(|other| other == run || state.lives[other] != Life::Running);
+            let alone = (0..state.lives.len()).all(|other| other == who.run || state.lives[other] != Life::Running);
             if timeout.is_none() && alone {
                 // The host would wait for its two hours; a test shouldn't.
                 let text = format!("{names} without a value, and no other run is left to initialize");

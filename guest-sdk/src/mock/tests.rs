@@ -236,18 +236,14 @@ fn operations_give_versions_and_values() {
 fn mistakes_have_their_codes_and_say_what_is_wrong() {
     type Case = fn(&WorkerContext) -> Result<()>;
     let cases: [(Case, ErrorCode, &str); 12] = [
-        (|ctx| ctx.barrier("", None), ErrorCode::InvalidArgument, "the name of a barrier is empty"),
+        (|ctx| ctx.barrier("", None), ErrorCode::InvalidArgument, "the barrier name is empty"),
         (|ctx| ctx.barrier("a\n", None), ErrorCode::InvalidArgument, "the barrier name `a\\n` has control characters"),
         (
             |ctx| ctx.variable::<f32>("v".repeat(257)).declare().map(drop),
             ErrorCode::InvalidArgument,
             "has 257 bytes, at most 256 are allowed",
         ),
-        (
-            |ctx| ctx.variable::<f32>("").declare().map(drop),
-            ErrorCode::InvalidArgument,
-            "the name of a variable is empty",
-        ),
+        (|ctx| ctx.variable::<f32>("").declare().map(drop), ErrorCode::InvalidArgument, "the variable name is empty"),
         (
             |ctx| ctx.variable::<f32>("w").on(ps(3)).declare().map(drop),
             ErrorCode::InvalidArgument,
