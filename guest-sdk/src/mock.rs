@@ -58,7 +58,7 @@ impl Context {
     }
 
     pub(crate) fn master_target(&self) -> String {
-        match self.task() {
+        match self.task().or_else(|| self.shared.setup.leader()) {
             None => "local".to_owned(),
             Some(task) => format!("grpc://{}", self.shared.setup.cluster.address(&task).unwrap_or_default()),
         }
@@ -67,7 +67,7 @@ impl Context {
     pub(crate) fn is_chief(&self) -> bool {
         match &self.op_task {
             None => self.shared.setup.is_chief(self.who.run),
-            Some(task) => task.job == "evaluator" || self.shared.setup.runs[0].as_ref() == Some(task),
+            Some(task) => task.job == "evaluator" || self.shared.setup.leader().as_ref() == Some(task),
         }
     }
 
@@ -77,7 +77,7 @@ impl Context {
 
     pub(crate) fn distributed_mode(&self) -> bool {
         match &self.op_task {
-            None => self.shared.setup.is_participant(self.who.run),
+            None => !self.shared.setup.cluster.is_empty() && !self.shared.setup.is_evaluator(self.who.run),
             Some(task) => task.job != "evaluator",
         }
     }

@@ -11,7 +11,7 @@ use std::thread;
 
 /// A cluster in this process, to test a worker_fn on: one thread for each task, the rules of the host.
 ///
-/// Contexts, barriers, variables and errors behave as in a real cluster of independent workers. When a chief's or
+/// Contexts, barriers, variables, ops and errors behave as in a real cluster of independent workers. When a chief's or
 /// worker's run fails, by an error or a panic, the calls of all others fail with `peer-failed` naming it, so that a test
 /// never hangs on it. Files and clocks are the test's own. Clusters share nothing: tests may run in parallel.
 ///
@@ -48,6 +48,7 @@ pub struct MockBuilder {
     chief: bool,
     evaluator: bool,
     barrier: bool,
+    in_graph: bool,
     args: Vec<String>,
     ops: Option<OpSet>,
 }
@@ -83,6 +84,14 @@ impl MockBuilder {
         self
     }
 
+    /// Whether one run, the driver, does it for all tasks; true is `--replication in-graph`.
+    ///
+    /// The driver has no task of its own and no barrier, and is chief. An evaluator runs beside it.
+    pub fn in_graph(mut self, in_graph: bool) -> Self {
+        self.in_graph = in_graph;
+        self
+    }
+
     /// Sets the arguments that stand after `--` on the command line.
     pub fn args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args = args.into_iter().map(Into::into).collect();
@@ -110,13 +119,9 @@ impl MockBuilder {
         let tasks = |job: &str, count| (0..count).map(|index| (index, format!("{job}-{index}.mock:2222"))).collect();
         let jobs = jobs.into_iter().filter(|&(_, count)| count > 0);
         let cluster = ClusterSpec::from_jobs(jobs.map(|(job, count)| (job.to_owned(), tasks(job, count))));
-        let runs = self
-            .chief
-            .then(chief)
-            .into_iter()
-            .chain((0..self.workers).map(worker))
-            .chain(self.evaluator.then(evaluator));
-        let runs = runs.map(Some).collect();
+        let workers = || self.chief.then(chief).into_iter().chain((0..self.workers).map(worker)).map(Some);
+        let training = if self.in_graph { vec![None] } else { workers().collect() };
+        let runs = training.into_iter().chain(self.evaluator.then(evaluator).map(Some)).collect();
         MockCluster::new(Setup { cluster, runs, barrier: self.barrier, args: self.args, ops: self.ops })
     }
 
@@ -130,7 +135,16 @@ impl MockBuilder {
 impl MockCluster {
     /// Begins to build a cluster: one worker with a barrier, unless more is said.
     pub fn builder() -> MockBuilder {
-        MockBuilder { workers: 1, ps: 0, chief: false, evaluator: false, barrier: true, args: Vec::new(), ops: None }
+        MockBuilder {
+            workers: 1,
+            ps: 0,
+            chief: false,
+            evaluator: false,
+            barrier: true,
+            in_graph: false,
+            args: Vec::new(),
+            ops: None,
+        }
     }
 
     /// A local run, without a cluster: no task, no barrier, variables in this process.

@@ -119,7 +119,7 @@ impl Ops {
         instance.thread = Some(number);
         let (run, task) = place.clone();
         // The name shows in a panic's message.
-        let caller = shared.setup.runs[run].as_ref().map_or("local".to_owned(), Task::to_string);
+        let caller = shared.setup.runs[run].as_ref().map_or("the driver".to_owned(), Task::to_string);
         let thread = thread::Builder::new().name(format!("{task}, ops of {caller}"));
         let shared = Arc::clone(shared);
         thread.spawn(move || serve(&shared, &(run, task), number)).expect("the system starts a thread");

@@ -6,7 +6,7 @@ use super::ops::Ops;
 use super::store::Store;
 use crate::op::OpSet;
 use crate::raw::Placement;
-use crate::{ClusterSpec, Error, ErrorCode, Level, Result, Task, ps};
+use crate::{ClusterSpec, Error, ErrorCode, Level, Result, Task, chief, ps, worker};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,7 @@ pub struct Scalar {
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) cluster: ClusterSpec,
-    /// Who runs worker_fn: chief, workers, evaluator; one `None` in a local run.
+    /// Who runs worker_fn: chief, workers, evaluator. `None` is a local run, or an in-graph driver where there is a cluster.
     pub(super) runs: Vec<Option<Task>>,
     pub(super) barrier: bool,
     pub(super) args: Vec<String>,
@@ -68,9 +68,14 @@ impl Setup {
         self.runs[run].is_some() && !self.is_evaluator(run)
     }
 
-    /// The first run is the chief's, else worker:0's, or the local one.
+    /// The first run is the chief's, else worker:0's, the driver's or the local one.
     pub(super) fn is_chief(&self, run: usize) -> bool {
         run == 0 || self.is_evaluator(run)
+    }
+
+    /// The chief, else worker:0; none in a local run.
+    pub(super) fn leader(&self) -> Option<Task> {
+        [chief(), worker(0)].into_iter().find(|task| self.cluster.address(task).is_some())
     }
 
     pub(super) fn participants(&self) -> impl Iterator<Item = usize> {
@@ -106,7 +111,7 @@ impl Setup {
             ))),
             Placement::On(task) => Ok(Some(task.clone())),
             Placement::Auto => match self.cluster.num_tasks("ps") {
-                0 => Ok(self.runs[0].clone()),
+                0 => Ok(self.leader()),
                 count => Ok(Some(ps(u32::try_from(fnv1a(name) % u64::from(count)).expect("less than a u32")))),
             },
         }
@@ -140,7 +145,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn training_ended(&self, setup: &Setup) -> bool {
-        self.cause.is_some() || setup.participants().all(|run| self.lives[run] != Life::Running)
+        let trains = |run: &usize| !setup.is_evaluator(*run);
+        self.cause.is_some() || (0..self.lives.len()).filter(trains).all(|run| self.lives[run] != Life::Running)
     }
 }
 
@@ -208,12 +214,13 @@ impl Shared {
         let mut state = self.lock();
         state.lives[run] = if failure.is_some() { Life::Failed } else { Life::Ended };
         if let Some(text) = failure
-            && self.setup.is_participant(run)
+            && !self.setup.is_evaluator(run)
             && state.cause.is_none()
         {
-            let task = self.setup.task(run);
-            let error = Error::new(ErrorCode::PeerFailed, format!("{task} failed: {text}"));
-            state.cause = Some(error.with_tasks([task]));
+            let task = self.setup.runs[run].clone();
+            let who = task.as_ref().map_or("the driver".to_owned(), Task::to_string);
+            let error = Error::new(ErrorCode::PeerFailed, format!("{who} failed: {text}"));
+            state.cause = Some(error.with_tasks(task));
         }
         state.ops.end_run(run);
         self.changed.notify_all();

@@ -22,7 +22,7 @@ fn describe(ctx: &WorkerContext) -> Result<String> {
 
 #[test]
 fn contexts_have_the_values_of_independent_workers() {
-    let table: [(MockCluster, &[&str]); 4] = [
+    let table: [(MockCluster, &[&str]); 5] = [
         (MockCluster::local(), &["none local 0 chief=true distributed=false barrier=false save=true"]),
         (
             MockCluster::builder().workers(2).ps(1).build(),
@@ -36,6 +36,13 @@ fn contexts_have_the_values_of_independent_workers() {
             &[
                 "chief:0 grpc://chief-0.mock:2222 2 chief=true distributed=true barrier=true save=true",
                 "worker:0 grpc://worker-0.mock:2222 2 chief=false distributed=true barrier=true save=false",
+                "evaluator:0 grpc://evaluator-0.mock:2222 2 chief=true distributed=false barrier=false save=true",
+            ],
+        ),
+        (
+            MockCluster::builder().workers(2).evaluator(true).in_graph(true).build(),
+            &[
+                "none grpc://worker-0.mock:2222 2 chief=true distributed=true barrier=false save=true",
                 "evaluator:0 grpc://evaluator-0.mock:2222 2 chief=true distributed=false barrier=false save=true",
             ],
         ),
@@ -357,6 +364,24 @@ fn after_a_failed_training_an_evaluator_is_cancelled() {
     assert_eq!(
         (evaluator.code, &*evaluator.message),
         (ErrorCode::Cancelled, "the training has ended: worker:0 failed: bad shard 7")
+    );
+}
+
+#[test]
+fn a_driver_trains_and_fails_alone() {
+    let cluster = MockCluster::builder().chief(true).workers(1).evaluator(true).in_graph(true).build();
+    let run = cluster.run(|ctx| -> Result<()> {
+        if ctx.task().is_some() {
+            return ctx.variable::<f32>("never").declare()?.wait_initialized(GENEROUS);
+        }
+        assert!(!ctx.training_ended());
+        ctx.variable::<f32>("v").declare()?.initialize(1.0)?;
+        Err("bad shard 7".into())
+    });
+    assert_eq!(cluster.value_on::<f32>(&chief(), "v"), Some(vec![1.0]));
+    assert_eq!(
+        run.failure(&evaluator()).to_string(),
+        "cancelled: the training has ended: the driver failed: bad shard 7"
     );
 }
 
