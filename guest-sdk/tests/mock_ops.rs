@@ -121,8 +121,8 @@ fn tasks_and_callers_work_at_the_same_time() {
 fn an_unknown_op_is_told_the_known_ones() {
     on_chief(|ctx| {
         let error = ctx.op("grad").start(worker(1))?.get().unwrap_err();
-        let expected = "not-found: the component that runs on worker:1 has no op `grad`: it has `count`, `wait`, `set`, \
-                        `fails`, `many`, `describe`, `starts_another`, `arrives`";
+        let expected = "not-found: the component that runs on worker:1 has no op `grad`: it has `arrives`, `count`, \
+                        `describe`, `fails`, `many`, `set`, `starts_another`, `wait`";
         assert_eq!((error.to_string(), error.tasks), (expected.to_owned(), vec![worker(1)]));
         Ok(())
     });
@@ -202,7 +202,7 @@ fn a_timeout_ends_the_op_also_while_another_is_waited_for() {
         for call in [running, queued] {
             assert!(call.is_ready());
             let error = call.get().unwrap_err();
-            assert_eq!(error.to_string(), "deadline-exceeded: op `wait` on worker:1 wasn't done within 20ms");
+            assert_eq!(error.to_string(), "deadline-exceeded: op `wait` on worker:1 was not done within 20ms");
         }
         assert_eq!(
             count::prepare(ctx, 1).timeout(Duration::ZERO).start(worker(1))?.get().unwrap_err().code,
@@ -232,7 +232,7 @@ fn what_can_be_told_at_once_is_told_at_once() {
         let error = many::start(ctx, ps(0), 257)?.get().unwrap_err();
         assert_eq!(
             error.to_string(),
-            "resource-exhausted: op `many` on ps:0 returned 257 results, at most 256 are allowed"
+            "op `many` on ps:0 has no valid results: it has 257 results, at most 256 are allowed"
         );
         assert_eq!(many::start(ctx, ps(0), 256)?.get()?.len(), 256);
 

@@ -137,7 +137,7 @@ impl Ops {
             .collect();
         for id in late {
             let call = &self.calls[&id];
-            let what = format!("wasn't done within {:?}", call.timeout.unwrap_or_default());
+            let what = format!("was not done within {:?}", call.timeout.unwrap_or_default());
             let error = op_error(ErrorCode::DeadlineExceeded, &call.place.1, &call.op, &what);
             self.abandon(shared, id);
             self.finish(id, Err(error));
@@ -178,8 +178,9 @@ fn serve(shared: &Arc<Shared>, place: &Place, number: u64) {
         let panicked = ended.is_err();
         let result = match ended {
             Ok(Ok(results)) if results.len() > OPERANDS_MAX => {
-                let what = format!("returned {} results, at most {OPERANDS_MAX} are allowed", results.len());
-                failed(ErrorCode::ResourceExhausted, what)
+                let count = results.len();
+                let what = format!("has no valid results: it has {count} results, at most {OPERANDS_MAX} are allowed");
+                failed(ErrorCode::Unknown, what)
             }
             Ok(Ok(results)) => Ok(results.into_iter().map(Arc::new).collect()),
             Ok(Err(error)) => failed(ErrorCode::Unknown, format!("failed: {error}")),
@@ -267,10 +268,11 @@ impl Call {
 
     fn take(&self) -> Result<Vec<Arc<Tensor>>> {
         let mut state = wait(&self.shared, |state| self.ended(state));
+        // Comes before what the op itself made of the same failure.
+        self.shared.check_interrupt(&state, self.who)?;
         if let Some(result) = state.ops.calls.get_mut(&self.id).and_then(|call| call.result.take()) {
             return result;
         }
-        self.shared.check_interrupt(&state, self.who)?;
         // Natively a call can be carried out of its run.
         Err(Error::new(ErrorCode::Cancelled, "the run that started the op has ended"))
     }
@@ -367,7 +369,9 @@ fn unknown_op(task: &Task, op: &str, known: Option<OpSet>) -> Error {
     let known = match known {
         None => "it has none; a test gives them to `MockCluster::builder().ops(OPS)`".to_owned(),
         Some(known) => {
-            format!("it has {}", known.names().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", "))
+            let mut names: Vec<_> = known.names().map(|name| format!("`{name}`")).collect();
+            names.sort();
+            format!("it has {}", names.join(", "))
         }
     };
     let text = format!("the component that runs on {task} has no op `{op}`: {known}");
