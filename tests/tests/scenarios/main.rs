@@ -15,6 +15,7 @@ mod jobs;
 mod launch;
 mod limits;
 mod local;
+mod ops;
 mod refused;
 mod responsive;
 mod simd;
