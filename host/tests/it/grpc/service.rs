@@ -72,8 +72,15 @@ async fn every_rpc_is_refused_when_authorization_denies() {
 async fn rpc_without_header_is_refused_and_a_server_may_run_no_ops() {
     let server = start(options(PS, 7, listener()));
     let channel = channel(server.addr).await;
-    for rpc in ["Cluster/GetStatus", "Cluster/Session", "Cluster/Attend", "Variables/Push", "Ops/Call", "Ops/PutModule", "Ops/Fetch"]
-    {
+    for rpc in [
+        "Cluster/GetStatus",
+        "Cluster/Session",
+        "Cluster/Attend",
+        "Variables/Push",
+        "Ops/Call",
+        "Ops/PutModule",
+        "Ops/Fetch",
+    ] {
         let status = call_blindly(channel.clone(), format!("/dchost.v1.{rpc}")).await;
         assert_eq!(from_status(&status).to_string(), "invalid-argument: `header` is missing", "{rpc}");
     }
