@@ -162,8 +162,10 @@ fn results_that_a_caller_does_not_expect_are_its_mistake() {
         let expected = "invalid-argument: op `scaled` on worker:1: one f32 is expected here, the result is f32[2]";
         assert_eq!(error.unwrap_err().to_string(), expected);
         let error = ctx.op("nothing").returning::<(f32, f32)>().start(worker(1))?.keep().unwrap_err();
-        let expected = "invalid-argument: op `nothing` on worker:1: 2 results are expected here, there are 0";
+        let expected = "invalid-argument: op `nothing` on worker:1: 2 results are expected here, not 0";
         assert_eq!(error.to_string(), expected);
+        let error = ctx.op("nothing").returning::<f32>().start(worker(1))?.get().unwrap_err();
+        assert!(error.message.ends_with("1 result is expected here, not 0"), "{error}");
         let error = ctx.op("add_n").input(1.0_f32).returning::<[f32; 2]>().start(worker(1))?.get().unwrap_err();
         assert!(error.message.ends_with("a tensor of 2 f32 is expected here, the result is f32[]"), "{error}");
         Ok(())

@@ -46,7 +46,8 @@ pub trait OpValue: Sized {
 
 /// The error of results that are another number than the caller's type has.
 fn count_error(expected: usize, count: usize) -> Error {
-    Error::invalid(format!("{expected} results are expected here, there are {count}"))
+    let (s, are) = if expected == 1 { ("", "is") } else { ("s", "are") };
+    Error::invalid(format!("{expected} result{s} {are} expected here, not {count}"))
 }
 
 /// The error of a result of another type.

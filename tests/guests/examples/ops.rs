@@ -70,7 +70,7 @@ fn big(bytes: i64) -> Tensor {
     Tensor::vector(&vec![1_u8; length(bytes)])
 }
 
-/// So many bytes of memory, and no result of that size.
+/// So many bytes of memory, below 2 GiB, and no result of that size.
 #[op]
 fn allocate(bytes: i64) -> i64 {
     let memory = std::hint::black_box(vec![1_u8; length(bytes)]);
@@ -154,6 +154,12 @@ fn do_what(ctx: &WorkerContext, what: &str, number: i64, tasks: &[Task]) -> Resu
                 let results =
                     echo::start(ctx, task, &[Tensor::vector(&[number; 2]), Tensor::scalar(0.5_f32)])?.get()?;
                 println!("echo on {task}: {results:?}");
+            }
+        }
+        "place" => {
+            for task in tasks {
+                let name = place::start(ctx, task, number)?.get()?;
+                println!("place on {task}: {}", String::from_utf8_lossy(&name));
             }
         }
         "add_n" => {
