@@ -294,7 +294,7 @@ async fn hostile_lists_are_refused() {
         (entries(0, 1 << 20, 1), "lists ops of more than 1 MiB: give it fewer"),
         (entries(1024, 3, 1025), "`train.wasm` lists 1025 ops, at most 1024 are allowed"),
         (entries(1024, 3, 2), "`train.wasm` lists op `add` twice"),
-        (entries(1024, 0, 1), "`train.wasm` lists an op that can't be called: the name of a op is empty"),
+        (entries(1024, 0, 1), "`train.wasm` lists an op that can't be called: the name of an op is empty"),
         (entries(0, 1000, 1), "has 1000 bytes, at most 256 are allowed"),
         (list("(func $list (result i32) (unreachable))"), "trapped: unreachable code reached"),
         (list("(func $list (result i32) (loop (br 0)) (unreachable))"), "cpu limit 100ms reached (-W cpu-timeout)"),
