@@ -294,7 +294,7 @@ async fn hostile_lists_are_refused() {
         (entries(0, 1 << 20, 1), "lists ops of more than 1 MiB: give it fewer"),
         (entries(1024, 3, 1025), "`train.wasm` lists 1025 ops, at most 1024 are allowed"),
         (entries(1024, 3, 2), "`train.wasm` lists op `add` twice"),
-        (entries(1024, 0, 1), "`train.wasm` lists an op that can't be called: the name of a op is empty"),
+        (entries(1024, 0, 1), "`train.wasm` lists an op that can't be called: the name of an op is empty"),
         (entries(0, 1000, 1), "has 1000 bytes, at most 256 are allowed"),
         (list("(func $list (result i32) (unreachable))"), "trapped: unreachable code reached"),
         (list("(func $list (result i32) (loop (br 0)) (unreachable))"), "cpu limit 100ms reached (-W cpu-timeout)"),
@@ -434,9 +434,26 @@ async fn other_bytes_than_those_announced_are_refused_before_they_are_compiled()
     assert!(matches!(error, LoadError::Digest { .. }), "{error}");
 }
 
-/// An import that only makes one trap, when it is called.
+/// Not even where files of it are allowed: what another task sends has nobody's trust.
 #[tokio::test]
-async fn imports_are_as_those_of_a_run() {
+async fn compiled_code_is_never_taken_from_another_task() {
+    let options = EngineOptions { allow_precompiled: true, ..EngineOptions::default() };
+    let engine = Engine::new(options).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("train.wasm");
+    std::fs::write(&file, guest(&[], r#"(func (export "run") (result i32) (i32.const 0))"#)).unwrap();
+    let sealed = engine.precompile(&file).await.unwrap();
+    let raw = ENGINE.inner.wasmtime.precompile_component(&component()).unwrap();
+    for code in [sealed, raw] {
+        let digest = Sha256::digest(&code).into();
+        let error = engine.load_ops("train.wasm", code.into(), digest).await.unwrap_err();
+        let refused = matches!(error, LoadError::PrecompiledDistrusted { .. } | LoadError::Precompiled { .. });
+        assert!(refused, "{error}");
+    }
+}
+
+#[tokio::test]
+async fn an_unknown_import_is_refused_as_for_a_run() {
     let unknown = Import {
         component: r#"(import "acme:gpu/ops@1.0.0" (instance $gpu (export "launch" (func))))"#,
         lower: r#"(core func $launch (canon lower (func $gpu "launch")))"#,

@@ -151,7 +151,7 @@ async fn failures_reach_the_guest_and_only_those_of_the_cluster_are_remembered()
 async fn mistakes_in_a_call_are_told_before_anything_starts() {
     let long = "o".repeat(300);
     for (op, main, expected) in [
-        ("", "(drop (call $op))", "the name of a op is empty"),
+        ("", "(drop (call $op))", "the name of an op is empty"),
         (&*long, "(drop (call $op))", "has 300 bytes, at most 256 are allowed"),
         ("echo", "(i32.store8 (i32.const 1024) (i32.const 120)) (drop (call $op))", "unknown task type `xorker`"),
         (
