@@ -131,6 +131,10 @@ impl<S: VariableSet> PendingRead<S> {
         PendingRead { imp, set: PhantomData }
     }
 
+    pub(crate) fn imp(&self) -> &imp::Pending {
+        &self.imp
+    }
+
     /// Whether [`get`](PendingRead::get) returns at once.
     pub fn is_ready(&self) -> bool {
         self.imp.is_ready()
@@ -154,6 +158,10 @@ pub struct PendingUpdate {
 impl PendingUpdate {
     pub(crate) fn new(imp: imp::Pending) -> Self {
         PendingUpdate { imp }
+    }
+
+    pub(crate) fn imp(&self) -> &imp::Pending {
+        &self.imp
     }
 
     /// Whether [`get`](PendingUpdate::get) returns at once.

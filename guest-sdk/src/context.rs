@@ -2,6 +2,7 @@
 
 use crate::batch::{self, PendingRead, PendingUpdate, VariableSet};
 use crate::change::Change;
+use crate::op::OpBuilder;
 use crate::raw::InitializeMode;
 use crate::variable::VariableBuilder;
 use crate::{ClusterSpec, Element, Level, Result, Task, imp};
@@ -181,6 +182,13 @@ impl WorkerContext {
     /// Those of [all calls](crate::Variable#errors), as far as they show at once; the others come from `get`.
     pub fn start_update<'a>(&self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<PendingUpdate> {
         Ok(PendingUpdate::new(self.imp.start_update_changes(changes.into_iter().collect(), false)?))
+    }
+
+    /// Begins to call the op `name` of this component, by its name alone: `ctx.op("loss").input(&x).start(worker(1))?`.
+    ///
+    /// An op of this crate is called better by its own `start`, which knows its inputs and results.
+    pub fn op<'a>(&self, name: impl Into<String>) -> OpBuilder<'a> {
+        OpBuilder::new(self.imp.clone(), name.into())
     }
 
     /// Keeps a value of the series `tag` at `step`, where this run should save summaries and the host was given a

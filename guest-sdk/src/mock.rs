@@ -2,10 +2,12 @@
 
 mod barrier;
 mod cluster;
+mod ops;
 mod state;
 mod store;
 
 pub use cluster::{MockBuilder, MockCluster};
+pub(crate) use ops::{Call, Remote, Waiting, wait_any};
 pub use run::{Failure, Run, TaskRun};
 pub use state::{LogLine, Scalar};
 
@@ -15,17 +17,18 @@ mod tests;
 
 use crate::raw::{InitializeMode, Placement, RawChange, RawValue};
 use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task};
-use state::Shared;
+use state::{Shared, Who};
 use std::sync::Arc;
 use std::time::Duration;
 use store::Key;
 
-/// One run's view of the mock cluster.
+/// One run's view of the mock cluster, or that of an op which a run has started.
 #[derive(Clone)]
 pub struct Context {
     shared: Arc<Shared>,
-    /// Which of the cluster's runs this is.
-    run: usize,
+    who: Who,
+    /// In an op: the task that runs it.
+    op_task: Option<Task>,
 }
 
 /// A declared variable.
@@ -51,18 +54,21 @@ impl Pending {
 
 impl Context {
     pub(crate) fn task(&self) -> Option<Task> {
-        self.shared.setup.runs[self.run].clone()
+        self.op_task.clone().or_else(|| self.shared.setup.runs[self.who.run].clone())
     }
 
     pub(crate) fn master_target(&self) -> String {
-        match self.task() {
+        match self.task().or_else(|| self.shared.setup.leader()) {
             None => "local".to_owned(),
             Some(task) => format!("grpc://{}", self.shared.setup.cluster.address(&task).unwrap_or_default()),
         }
     }
 
     pub(crate) fn is_chief(&self) -> bool {
-        self.shared.setup.is_chief(self.run)
+        match &self.op_task {
+            None => self.shared.setup.is_chief(self.who.run),
+            Some(task) => task.job == "evaluator" || self.shared.setup.leader().as_ref() == Some(task),
+        }
     }
 
     pub(crate) fn num_workers(&self) -> u32 {
@@ -70,23 +76,28 @@ impl Context {
     }
 
     pub(crate) fn distributed_mode(&self) -> bool {
-        self.shared.setup.is_participant(self.run)
+        match &self.op_task {
+            None => !self.shared.setup.cluster.is_empty() && !self.shared.setup.is_evaluator(self.who.run),
+            Some(task) => task.job != "evaluator",
+        }
     }
 
     pub(crate) fn has_barrier(&self) -> bool {
-        self.shared.setup.barrier && self.shared.setup.is_participant(self.run)
+        // An op has none: its task arrives by its own worker_fn.
+        self.shared.setup.barrier && self.op_task.is_none() && self.shared.setup.is_participant(self.who.run)
     }
 
     pub(crate) fn cluster_spec(&self) -> ClusterSpec {
         self.shared.setup.cluster.clone()
     }
 
+    /// What an op has to keep it returns.
     pub(crate) fn should_checkpoint(&self) -> bool {
-        self.is_chief()
+        self.op_task.is_none() && self.is_chief()
     }
 
     pub(crate) fn should_save_summary(&self) -> bool {
-        self.is_chief()
+        self.op_task.is_none() && self.is_chief()
     }
 
     pub(crate) fn attempt(&self) -> u32 {
@@ -103,14 +114,14 @@ impl Context {
 
     pub(crate) fn wait_for_other_workers(&self) -> Result<()> {
         self.check_barrier()?;
-        self.shared.barrier(self.run, "", None)
+        self.shared.barrier(self.who.run, "", None)
     }
 
     pub(crate) fn barrier(&self, name: &str, timeout: Option<Duration>) -> Result<()> {
         // The empty name is that of `wait_for_other_workers`, which must not be met by accident.
         check_name("barrier", name)?;
         self.check_barrier()?;
-        self.shared.barrier(self.run, name, timeout)
+        self.shared.barrier(self.who.run, name, timeout)
     }
 
     fn check_barrier(&self) -> Result<()> {
@@ -142,27 +153,27 @@ impl Context {
 
     pub(crate) fn initialize(&self, values: &[(&Variable, &[u8])], mode: InitializeMode) -> Result<()> {
         self.check_writable(values.iter().map(|(variable, _)| *variable))?;
-        let mut state = self.shared.ready(self.run)?;
+        let mut state = self.shared.ready(self.who)?;
         state.store.initialize(values, mode)?;
         self.shared.changed.notify_all();
         Ok(())
     }
 
     pub(crate) fn uninitialized(&self, variables: &[&Variable]) -> Result<Vec<String>> {
-        self.shared.ready(self.run)?.store.uninitialized(variables)
+        self.shared.ready(self.who)?.store.uninitialized(variables)
     }
 
     pub(crate) fn wait_initialized(&self, variables: &[&Variable], timeout: Option<Duration>) -> Result<()> {
-        self.shared.wait_initialized(self.run, variables, timeout)
+        self.shared.wait_initialized(self.who, variables, timeout)
     }
 
     pub(crate) fn read(&self, variables: &[&Variable]) -> Result<Vec<RawValue>> {
-        self.shared.ready(self.run)?.store.read(variables)
+        self.shared.ready(self.who)?.store.read(variables)
     }
 
     pub(crate) fn update(&self, changes: &[RawChange<'_>], want_values: bool) -> Result<Vec<RawValue>> {
         self.check_writable(changes.iter().map(|change| change.variable))?;
-        self.shared.ready(self.run)?.store.update(changes, want_values)
+        self.shared.ready(self.who)?.store.update(changes, want_values)
     }
 
     pub(crate) fn start_read(&self, variables: &[&Variable]) -> Result<Pending> {
@@ -208,11 +219,11 @@ impl Context {
 fn check_name(of: &str, name: &str) -> Result<()> {
     const NAME_BYTES_MAX: usize = 256;
     if name.is_empty() {
-        return Err(Error::invalid(format!("the name of a {of} is empty")));
+        return Err(Error::invalid(format!("the {of} name is empty")));
     }
     if name.len() > NAME_BYTES_MAX {
         return Err(Error::invalid(format!(
-            "the name of a {of} has {} bytes, at most {NAME_BYTES_MAX} are allowed",
+            "the {of} name has {} bytes, at most {NAME_BYTES_MAX} are allowed",
             name.len()
         )));
     }

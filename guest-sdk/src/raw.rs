@@ -1,6 +1,6 @@
 //! What the typed face and its two implementations (`wasm`, `mock`) exchange.
 
-use crate::{Task, Tensor, imp};
+use crate::{DType, Task, Tensor, imp};
 
 /// Where a variable lives.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,4 +41,16 @@ pub(crate) struct RawChange<'a> {
 pub(crate) struct RawValue {
     pub(crate) tensor: Tensor,
     pub(crate) version: u64,
+}
+
+/// An input of an op.
+#[derive(Clone, Copy)]
+pub(crate) enum RawInput<'a> {
+    /// All elements, little-endian.
+    Tensor {
+        dtype: DType,
+        shape: &'a [usize],
+        data: &'a [u8],
+    },
+    Remote(&'a imp::Remote),
 }

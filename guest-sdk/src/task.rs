@@ -25,6 +25,12 @@ impl fmt::Display for Task {
     }
 }
 
+impl From<&Task> for Task {
+    fn from(task: &Task) -> Self {
+        task.clone()
+    }
+}
+
 /// `chief:0`.
 pub fn chief() -> Task {
     Task::new("chief", 0)

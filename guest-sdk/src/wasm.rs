@@ -1,5 +1,8 @@
 //! The host's side of every call: the WIT package `dchost:worker`.
 
+pub(crate) mod ops;
+pub(crate) use ops::{Call, Remote, Waiting, wait_any};
+
 use crate::raw::{InitializeMode, Placement, RawChange, RawValue, UpdateKind};
 use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task, Tensor};
 use bindings::dchost::worker::{log, pending, summary, types, variables, worker_context};
@@ -19,6 +22,32 @@ pub mod bindings {
         pub_export_macro: true,
         export_macro_name: "__export_worker",
         default_bindings_module: "dchost_guest::__bindings",
+    });
+}
+
+/// Generated for components with ops: the one export that `bindings` lacks, with the types of those.
+#[doc(hidden)]
+#[allow(unsafe_code, missing_docs, unreachable_pub, reason = "generated: the canonical ABI passes pointers")]
+pub mod op_bindings {
+    wit_bindgen::generate!({
+        path: "../wit",
+        world: "op-exports",
+        with: {
+            "dchost:worker/types@0.1.0": crate::wasm::bindings::dchost::worker::types,
+            "dchost:worker/worker-context@0.1.0": crate::wasm::bindings::dchost::worker::worker_context,
+            "dchost:worker/pending@0.1.0": crate::wasm::bindings::dchost::worker::pending,
+            "dchost:worker/variables@0.1.0": crate::wasm::bindings::dchost::worker::variables,
+            "dchost:worker/ops@0.1.0": crate::wasm::bindings::dchost::worker::ops,
+            "dchost:worker/kernels@0.1.0": crate::wasm::bindings::dchost::worker::kernels,
+            "dchost:worker/summary@0.1.0": crate::wasm::bindings::dchost::worker::summary,
+            "dchost:worker/log@0.1.0": crate::wasm::bindings::dchost::worker::log,
+            "wasi:io/poll@0.2.0": crate::wasm::bindings::wasi::io::poll,
+            "dchost:worker/op-entry@0.1.0": generate,
+        },
+        ownership: Borrowing { duplicate_if_necessary: true },
+        pub_export_macro: true,
+        export_macro_name: "__export_op_exports",
+        default_bindings_module: "dchost_guest::__op_bindings",
     });
 }
 
@@ -45,8 +74,12 @@ impl Pending {
         Pending { pollable: OnceCell::new(), handle }
     }
 
+    fn pollable(&self) -> &bindings::wasi::io::poll::Pollable {
+        self.pollable.get_or_init(|| self.handle.subscribe())
+    }
+
     pub(crate) fn is_ready(&self) -> bool {
-        self.pollable.get_or_init(|| self.handle.subscribe()).ready()
+        self.pollable().ready()
     }
 
     pub(crate) fn get(self) -> Result<Vec<RawValue>> {
@@ -219,19 +252,7 @@ fn raw_values(values: Vec<pending::Value>) -> Result<Vec<RawValue>> {
 
 fn raw_value(value: pending::Value) -> Result<RawValue> {
     let types::TensorResult { dtype, shape, data } = value.tensor;
-    let dtype = match dtype {
-        types::Dtype::F32 => DType::F32,
-        types::Dtype::F64 => DType::F64,
-        types::Dtype::S32 => DType::S32,
-        types::Dtype::S64 => DType::S64,
-        types::Dtype::U8 => DType::U8,
-        types::Dtype::Bf16 | types::Dtype::F16 | types::Dtype::Bool => {
-            return Err(Error::new(
-                ErrorCode::Unimplemented,
-                format!("a value of type {dtype:?}, which this SDK doesn't know"),
-            ));
-        }
-    };
+    let dtype = DType::try_from(dtype)?;
     if data.is_empty() {
         // The value wasn't asked for: what counts is the version.
         return Ok(RawValue { tensor: Tensor::from_bytes(dtype, empty_shape(&shape)?, data)?, version: value.version });
@@ -260,6 +281,24 @@ impl From<DType> for types::Dtype {
             DType::S64 => types::Dtype::S64,
             DType::U8 => types::Dtype::U8,
         }
+    }
+}
+
+impl TryFrom<types::Dtype> for DType {
+    type Error = Error;
+
+    fn try_from(dtype: types::Dtype) -> Result<Self> {
+        Ok(match dtype {
+            types::Dtype::F32 => DType::F32,
+            types::Dtype::F64 => DType::F64,
+            types::Dtype::S32 => DType::S32,
+            types::Dtype::S64 => DType::S64,
+            types::Dtype::U8 => DType::U8,
+            types::Dtype::Bf16 | types::Dtype::F16 | types::Dtype::Bool => {
+                let text = format!("a value of type {dtype:?}, which this SDK doesn't know");
+                return Err(Error::new(ErrorCode::Unimplemented, text));
+            }
+        })
     }
 }
 

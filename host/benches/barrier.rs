@@ -81,6 +81,7 @@ fn start(workers: u32) -> Vec<MemberHandle> {
         leader: Some(LeaderPart::new(handle, "default")),
         store: Store::default(),
         rejoin_timeout: minute,
+        ops: None,
         authorize: Arc::new(authorize),
     })
     .expect("the listener is good");

@@ -96,6 +96,7 @@ fn start() -> Peers {
         leader: None,
         store: Store::default(),
         rejoin_timeout: Duration::from_secs(30),
+        ops: None,
         authorize: Arc::new(authorize),
     })
     .expect("the listener is good");

@@ -25,7 +25,7 @@ use crate::coordinator::resolve::{
     Resolved, Setting, Settings, check_directories, check_launch, resolve,
 };
 use crate::runtime::{EngineOptions, Limits};
-use crate::text::{self, shown};
+use crate::text::shown;
 use clap::ValueEnum as _;
 use reader::Reader;
 use std::ffi::OsString;

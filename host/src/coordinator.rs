@@ -7,6 +7,8 @@ pub mod execute;
 pub mod launched;
 pub mod local;
 pub mod member;
+pub mod op_host;
+pub mod ops;
 pub mod outcome;
 pub mod placement;
 pub mod plan;

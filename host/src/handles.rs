@@ -2,6 +2,8 @@
 //!
 //! `runtime` calls them on behalf of a guest; `coordinator` meets them with local state or with `client`.
 
+mod ops;
+
 use crate::attend::{AttendError, LeaderEvent, MemberMessage, Registered, Registration};
 use crate::cluster::Task;
 use crate::context::WorkerContext;
@@ -13,7 +15,9 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 pub use crate::attend::ProbeOutcome;
+pub use crate::ops::{OpCall, OpInput, RemoteValue};
 pub use crate::variables::{InitializeMode, UpdateKind, VariableRef};
+pub use ops::{OpHost, OpInstance, OpLimits, OpOpening, Ops, StartedOp};
 
 /// A boxed future, so that the traits here can be trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -202,6 +206,8 @@ pub struct Handles {
     pub job: Arc<dyn Job>,
     /// Variables.
     pub variables: Arc<dyn Variables>,
+    /// Ops on other tasks.
+    pub ops: Arc<dyn Ops>,
     /// Output.
     pub console: Arc<dyn Console>,
     /// Scalars.

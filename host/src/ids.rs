@@ -20,17 +20,18 @@ pub const NAME_BYTES_MAX: usize = 256;
 /// `invalid-argument` (gRPC `INVALID_ARGUMENT`): an empty name, one above [`NAME_BYTES_MAX`] or with control characters.
 pub fn check_name(of: &str, name: &str) -> Result<()> {
     let invalid = |message| Err(Error::new(ErrorCode::InvalidArgument, message));
+    let of = if of.starts_with(['a', 'e', 'i', 'o']) { format!("an {of}") } else { format!("a {of}") };
     if name.is_empty() {
-        return invalid(format!("the name of a {of} is empty; give it one"));
+        return invalid(format!("the name of {of} is empty; give it one"));
     }
     if name.len() > NAME_BYTES_MAX {
         let (bytes, start) = (name.len(), shown(&name[..name.floor_char_boundary(32)]));
         return invalid(format!(
-            "the name `{start}...` of a {of} has {bytes} bytes, at most {NAME_BYTES_MAX} are allowed"
+            "the name `{start}...` of {of} has {bytes} bytes, at most {NAME_BYTES_MAX} are allowed"
         ));
     }
     if name.contains(char::is_control) {
-        return invalid(format!("the name `{}` of a {of} has control characters, leave them out", shown(name)));
+        return invalid(format!("the name `{}` of {of} has control characters, leave them out", shown(name)));
     }
     Ok(())
 }
@@ -118,5 +119,6 @@ mod tests {
             assert_eq!(error.code, ErrorCode::InvalidArgument);
             assert!(error.message.contains(why), "{error}");
         }
+        assert!(check_name("op", "").unwrap_err().message.starts_with("the name of an op is empty"));
     }
 }

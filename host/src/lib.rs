@@ -37,6 +37,7 @@ pub mod files;
 pub mod handles;
 pub mod ids;
 pub mod lifetime;
+pub mod ops;
 pub mod runtime;
 pub mod server;
 pub mod status;

@@ -5,6 +5,7 @@
 //! ```text
 //! Engine::load -> Module            size cap, header, sha256, compile (cached), fit to the world
 //! Module::run  -> RunReport         one store; host functions answer through `handles`; dropping the future ends the guest
+//! Module::open_ops -> OpGuest       one store for many calls of ops; it keeps its state between them
 //! ```
 //!
 //! | file | what it is |
@@ -16,7 +17,8 @@
 //! | `limits` | what one run may use, and what was refused to it |
 //! | `grants` | what a guest is given |
 //! | `wasi` | WASI behind these grants: sockets, name look-ups, files, and what is told when they are refused |
-//! | `run`, `watch`, `trap`, `coredump` | one call of `worker_fn`, what an onlooker sees of it, how its end is told and kept |
+//! | `store`, `run`, `op_guest` | a store with its grants and limits; one call of `worker_fn`; many calls of ops |
+//! | `watch`, `ending`, `trap`, `coredump` | what an onlooker sees of a run, how its end is told and kept |
 //! | `bindings`, `lift`, `state`, `calls` | generated code, arguments in guest memory, what a store holds, the way every waiting host call goes |
 //! | `output` | the guest's stdout and stderr, line by line |
 //! | `worker_context`, `variables`, `pending`, `ops`, `kernels`, `summary`, `log` | the imported interfaces |
@@ -29,6 +31,7 @@ mod cache;
 mod calls;
 mod coredump;
 mod cost;
+mod ending;
 mod engine;
 mod features;
 mod fit;
@@ -39,6 +42,7 @@ mod lift;
 mod limits;
 mod load;
 mod log;
+mod op_guest;
 mod ops;
 mod output;
 mod pending;
@@ -46,6 +50,7 @@ mod precompiled;
 mod run;
 mod sniff;
 mod state;
+mod store;
 mod summary;
 #[cfg(test)]
 mod test_support;
@@ -65,5 +70,6 @@ pub use grants::{DirGrant, NetGrant, NetHost};
 pub use inspect::{FileKind, Inspection, Producer};
 pub use limits::{Limit, Limits};
 pub use load::{LoadError, Module};
+pub use op_guest::{OpEnd, OpGuest};
 pub use run::{GuestOptions, RunEnd, RunReport};
 pub use watch::RunWatch;

@@ -2,6 +2,7 @@
 
 use crate::cluster::{ClusterSpec, Task};
 use crate::error::{Error, ErrorCode};
+use crate::handles::OpHost;
 use crate::ids::Incarnation;
 use crate::variables::Store;
 use crate::wire::transport::{
@@ -60,6 +61,8 @@ pub struct ServerOptions {
     pub store: Store,
     /// How long a session whose stream broke waits for another one.
     pub rejoin_timeout: Duration,
+    /// Runs ops for callers; none: they are refused.
+    pub ops: Option<Arc<dyn OpHost>>,
     /// Decides who may call what; [`guard::authorize`] unless a test says otherwise.
     pub authorize: Authorize,
 }
@@ -83,7 +86,8 @@ impl Server {
     /// # Errors
     /// The system's, when the listener can't be taken over; `InvalidData` if the embedded descriptors are damaged.
     pub fn new(options: ServerOptions) -> std::io::Result<Self> {
-        let ServerOptions { task, incarnation, listener, cluster, leader, store, rejoin_timeout, authorize } = options;
+        let ServerOptions { task, incarnation, listener, cluster, leader, store, rejoin_timeout, ops, authorize } =
+            options;
         let tasks_count = cluster.iter().count();
         listener.set_nonblocking(true)?;
         let local_addr = listener.local_addr()?;
@@ -116,10 +120,13 @@ impl Server {
         let cluster = ClusterService::new(guard.clone(), cluster, leader, store.clone(), stopping.clone());
         let cluster = v1::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let variables = VariablesService::new(guard.clone(), store).into_server();
-        let ops = v1::ops_server::OpsServer::new(ops::OpsService::new(guard.clone()))
+        let runs_ops = ops.is_some();
+        let ops = v1::ops_server::OpsServer::new(ops::OpsService::new(guard.clone(), ops))
             .max_decoding_message_size(MESSAGE_BYTES_MAX);
-        // Health says nothing of ops, which nothing serves yet.
-        let service_names = vec![name_of(&cluster), name_of(&variables)];
+        let mut service_names = vec![name_of(&cluster), name_of(&variables)];
+        if runs_ops {
+            service_names.push(name_of(&ops));
+        }
         routes.add_service(cluster).add_service(variables).add_service(ops);
         Ok(Server { task, incoming, local_addr, guard, routes, health, service_names, tasks_count, stopping })
     }

@@ -85,16 +85,25 @@ impl TensorType {
     /// `invalid-argument` (gRPC `INVALID_ARGUMENT`): the rank is above [`RANK_MAX`](Self::RANK_MAX), or the size overflows
     /// the address space.
     pub fn checked_size_bytes(&self) -> Result<usize> {
-        let invalid = |message| Error::new(ErrorCode::InvalidArgument, message);
-        if self.shape.len() > Self::RANK_MAX {
-            let (rank, max) = (self.shape.len(), Self::RANK_MAX);
-            return Err(invalid(format!(
-                "rank `{rank}` of a tensor is above the greatest, `{max}`; merge some of its axes"
-            )));
-        }
+        Self::check_rank(self.shape.len())?;
         self.size_bytes().ok_or_else(|| {
-            invalid(format!("size of tensor `{self}` overflows the address space; split it into several variables"))
+            let message =
+                format!("size of tensor `{self}` overflows the address space; split it into several variables");
+            Error::new(ErrorCode::InvalidArgument, message)
         })
+    }
+
+    /// Checks a number of axes.
+    ///
+    /// # Errors
+    /// `invalid-argument` (gRPC `INVALID_ARGUMENT`): it is above [`RANK_MAX`](Self::RANK_MAX).
+    pub fn check_rank(rank: usize) -> Result<()> {
+        let max = Self::RANK_MAX;
+        if rank > max {
+            let message = format!("rank `{rank}` of a tensor is above the greatest, `{max}`; merge some of its axes");
+            return Err(Error::new(ErrorCode::InvalidArgument, message));
+        }
+        Ok(())
     }
 }
 

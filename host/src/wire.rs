@@ -3,6 +3,7 @@
 pub mod attend;
 pub mod cluster_status;
 pub mod header;
+pub mod ops;
 pub mod status;
 pub mod tensor;
 pub mod transport;

@@ -1,6 +1,6 @@
 //! Named, reusable barriers among the chief's and workers' runs.
 
-use super::state::{Life, Shared, State};
+use super::state::{Life, Shared, State, Who};
 use crate::{Error, ErrorCode, Result, Task};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -43,7 +43,8 @@ impl Barrier {
 
 impl Shared {
     pub(super) fn barrier(&self, run: usize, name: &str, timeout: Option<Duration>) -> Result<()> {
-        let mut state = self.ready(run)?;
+        let who = Who { run, call: None };
+        let mut state = self.ready(who)?;
         let barrier = state.barriers.0.entry(name.to_owned()).or_default();
         let generation = *barrier.next.entry(run).or_default();
         if generation == barrier.current {
@@ -62,7 +63,7 @@ impl Shared {
                 return answer;
             }
             let deadline = barrier.deadline;
-            self.check_interrupt(&state, run)?;
+            self.check_interrupt(&state, who)?;
             if let Some(error) = self.left_without_arriving(&state, name) {
                 return Err(error);
             }

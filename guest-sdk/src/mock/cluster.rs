@@ -2,8 +2,8 @@
 
 use super::Context;
 use super::run::{Failure, Run, TaskRun};
-use super::state::{LogLine, Scalar, Setup, Shared};
-use crate::{ClusterSpec, Element, Outcome, Task, Tensor, WorkerContext, chief, evaluator, worker};
+use super::state::{LogLine, Scalar, Setup, Shared, Who};
+use crate::{ClusterSpec, Element, OpSet, Outcome, Task, Tensor, WorkerContext, chief, evaluator, worker};
 use std::any::Any;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,7 +11,7 @@ use std::thread;
 
 /// A cluster in this process, to test a worker_fn on: one thread for each task, the rules of the host.
 ///
-/// Contexts, barriers, variables and errors behave as in a real cluster of independent workers. When a chief's or
+/// Contexts, barriers, variables, ops and errors behave as in a real cluster of independent workers. When a chief's or
 /// worker's run fails, by an error or a panic, the calls of all others fail with `peer-failed` naming it, so that a test
 /// never hangs on it. Files and clocks are the test's own. Clusters share nothing: tests may run in parallel.
 ///
@@ -48,7 +48,9 @@ pub struct MockBuilder {
     chief: bool,
     evaluator: bool,
     barrier: bool,
+    in_graph: bool,
     args: Vec<String>,
+    ops: Option<OpSet>,
 }
 
 impl MockBuilder {
@@ -82,9 +84,23 @@ impl MockBuilder {
         self
     }
 
+    /// Whether one run, the driver, does it for all tasks; true is `--replication in-graph`.
+    ///
+    /// The driver has no task of its own and no barrier, and is chief. An evaluator runs beside it.
+    pub fn in_graph(mut self, in_graph: bool) -> Self {
+        self.in_graph = in_graph;
+        self
+    }
+
     /// Sets the arguments that stand after `--` on the command line.
     pub fn args<A: Into<String>>(mut self, args: impl IntoIterator<Item = A>) -> Self {
         self.args = args.into_iter().map(Into::into).collect();
+        self
+    }
+
+    /// Sets the ops that tasks run: `OPS`, which [`ops!`](crate::ops) made. Without this call they know none.
+    pub fn ops(mut self, ops: OpSet) -> Self {
+        self.ops = Some(ops);
         self
     }
 
@@ -103,25 +119,32 @@ impl MockBuilder {
         let tasks = |job: &str, count| (0..count).map(|index| (index, format!("{job}-{index}.mock:2222"))).collect();
         let jobs = jobs.into_iter().filter(|&(_, count)| count > 0);
         let cluster = ClusterSpec::from_jobs(jobs.map(|(job, count)| (job.to_owned(), tasks(job, count))));
-        let runs = self
-            .chief
-            .then(chief)
-            .into_iter()
-            .chain((0..self.workers).map(worker))
-            .chain(self.evaluator.then(evaluator));
-        MockCluster::new(Setup { cluster, runs: runs.map(Some).collect(), barrier: self.barrier, args: self.args })
+        let workers = || self.chief.then(chief).into_iter().chain((0..self.workers).map(worker)).map(Some);
+        let training = if self.in_graph { vec![None] } else { workers().collect() };
+        let runs = training.into_iter().chain(self.evaluator.then(evaluator).map(Some)).collect();
+        MockCluster::new(Setup { cluster, runs, barrier: self.barrier, args: self.args, ops: self.ops })
     }
 
     /// Makes a local run instead: no cluster and no task, only the arguments.
     pub fn local(self) -> MockCluster {
-        MockCluster::new(Setup { cluster: ClusterSpec::default(), runs: vec![None], barrier: false, args: self.args })
+        let (cluster, runs) = (ClusterSpec::default(), vec![None]);
+        MockCluster::new(Setup { cluster, runs, barrier: false, args: self.args, ops: self.ops })
     }
 }
 
 impl MockCluster {
     /// Begins to build a cluster: one worker with a barrier, unless more is said.
     pub fn builder() -> MockBuilder {
-        MockBuilder { workers: 1, ps: 0, chief: false, evaluator: false, barrier: true, args: Vec::new() }
+        MockBuilder {
+            workers: 1,
+            ps: 0,
+            chief: false,
+            evaluator: false,
+            barrier: true,
+            in_graph: false,
+            args: Vec::new(),
+            ops: None,
+        }
     }
 
     /// A local run, without a cluster: no task, no barrier, variables in this process.
@@ -145,7 +168,11 @@ impl MockCluster {
         let _running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         self.shared.begin();
         let one = |run: usize| {
-            let context = WorkerContext::__new(Context { shared: Arc::clone(&self.shared), run });
+            let context = WorkerContext::__new(Context {
+                shared: Arc::clone(&self.shared),
+                who: Who { run, call: None },
+                op_task: None,
+            });
             let result = match panic::catch_unwind(AssertUnwindSafe(|| worker_fn(&context).into_result())) {
                 Ok(result) => result.map_err(Failure::Error),
                 Err(payload) => Err(Failure::Panic(panic_message(&*payload))),
@@ -206,7 +233,7 @@ fn values<T: Element>(name: &str, tensor: &Tensor) -> Vec<T> {
     tensor.to_vec().unwrap_or_else(|error| panic!("variable `{name}`: {}", error.message))
 }
 
-fn panic_message(payload: &(dyn Any + Send)) -> String {
+pub(super) fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "a value that isn't text".to_owned())
 }

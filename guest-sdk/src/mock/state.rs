@@ -2,9 +2,11 @@
 
 use super::Variable;
 use super::barrier::Barriers;
+use super::ops::Ops;
 use super::store::Store;
+use crate::op::OpSet;
 use crate::raw::Placement;
-use crate::{ClusterSpec, Error, ErrorCode, Level, Result, Task, ps};
+use crate::{ClusterSpec, Error, ErrorCode, Level, Result, Task, chief, ps, worker};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -39,10 +41,21 @@ pub struct Scalar {
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) cluster: ClusterSpec,
-    /// Who runs worker_fn: chief, workers, evaluator; one `None` in a local run.
+    /// Who runs worker_fn: chief, workers, evaluator. `None` is a local run, or an in-graph driver where there is a cluster.
     pub(super) runs: Vec<Option<Task>>,
     pub(super) barrier: bool,
     pub(super) args: Vec<String>,
+    /// Those of the component, where the test gave them.
+    pub(super) ops: Option<OpSet>,
+}
+
+/// Who calls: a run, or an op that the run has started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Who {
+    /// Which of the cluster's runs.
+    pub(super) run: usize,
+    /// The op's own call.
+    pub(super) call: Option<u64>,
 }
 
 impl Setup {
@@ -55,9 +68,14 @@ impl Setup {
         self.runs[run].is_some() && !self.is_evaluator(run)
     }
 
-    /// The first run is the chief's, else worker:0's, or the local one.
+    /// The first run is the chief's, else worker:0's, the driver's or the local one.
     pub(super) fn is_chief(&self, run: usize) -> bool {
         run == 0 || self.is_evaluator(run)
+    }
+
+    /// The chief, else worker:0; none in a local run.
+    pub(super) fn leader(&self) -> Option<Task> {
+        [chief(), worker(0)].into_iter().find(|task| self.cluster.address(task).is_some())
     }
 
     pub(super) fn participants(&self) -> impl Iterator<Item = usize> {
@@ -93,7 +111,7 @@ impl Setup {
             ))),
             Placement::On(task) => Ok(Some(task.clone())),
             Placement::Auto => match self.cluster.num_tasks("ps") {
-                0 => Ok(self.runs[0].clone()),
+                0 => Ok(self.leader()),
                 count => Ok(Some(ps(u32::try_from(fnv1a(name) % u64::from(count)).expect("less than a u32")))),
             },
         }
@@ -120,13 +138,15 @@ pub(super) struct State {
     pub(super) cause: Option<Error>,
     pub(super) barriers: Barriers,
     pub(super) store: Store,
+    pub(super) ops: Ops,
     pub(super) log: Vec<LogLine>,
     pub(super) scalars: Vec<Scalar>,
 }
 
 impl State {
     pub(super) fn training_ended(&self, setup: &Setup) -> bool {
-        self.cause.is_some() || setup.participants().all(|run| self.lives[run] != Life::Running)
+        let trains = |run: &usize| !setup.is_evaluator(*run);
+        self.cause.is_some() || (0..self.lives.len()).filter(trains).all(|run| self.lives[run] != Life::Running)
     }
 }
 
@@ -149,16 +169,19 @@ impl Shared {
     }
 
     /// The state, unless the run's calls fail by now.
-    pub(super) fn ready(&self, run: usize) -> Result<MutexGuard<'_, State>> {
+    pub(super) fn ready(&self, who: Who) -> Result<MutexGuard<'_, State>> {
         let state = self.lock();
-        self.check_interrupt(&state, run)?;
+        self.check_interrupt(&state, who)?;
         Ok(state)
     }
 
-    pub(super) fn check_interrupt(&self, state: &State, run: usize) -> Result<()> {
+    pub(super) fn check_interrupt(&self, state: &State, who: Who) -> Result<()> {
+        if who.call.is_some_and(|call| !state.ops.is_wanted(call)) {
+            return Err(Error::new(ErrorCode::Cancelled, "the op is not wanted any more"));
+        }
         match &state.cause {
             None => Ok(()),
-            Some(cause) if self.setup.is_evaluator(run) => {
+            Some(cause) if self.setup.is_evaluator(who.run) => {
                 Err(Error::new(ErrorCode::Cancelled, format!("the training has ended: {}", cause.message)))
             }
             Some(cause) => Err(cause.clone()),
@@ -191,27 +214,24 @@ impl Shared {
         let mut state = self.lock();
         state.lives[run] = if failure.is_some() { Life::Failed } else { Life::Ended };
         if let Some(text) = failure
-            && self.setup.is_participant(run)
+            && !self.setup.is_evaluator(run)
             && state.cause.is_none()
         {
-            let task = self.setup.task(run);
-            let error = Error::new(ErrorCode::PeerFailed, format!("{task} failed: {text}"));
-            state.cause = Some(error.with_tasks([task]));
+            let task = self.setup.runs[run].clone();
+            let who = task.as_ref().map_or("the driver".to_owned(), Task::to_string);
+            let error = Error::new(ErrorCode::PeerFailed, format!("{who} failed: {text}"));
+            state.cause = Some(error.with_tasks(task));
         }
+        state.ops.end_run(run);
         self.changed.notify_all();
     }
 
-    pub(super) fn wait_initialized(
-        &self,
-        run: usize,
-        variables: &[&Variable],
-        timeout: Option<Duration>,
-    ) -> Result<()> {
+    pub(super) fn wait_initialized(&self, who: Who, variables: &[&Variable], timeout: Option<Duration>) -> Result<()> {
         let deadline = Instant::now() + timeout.unwrap_or(WAIT_INITIALIZED_MAX).min(WAIT_INITIALIZED_MAX);
-        let mut state = self.ready(run)?;
+        let mut state = self.ready(who)?;
         let mut in_time = true;
         loop {
-            self.check_interrupt(&state, run)?;
+            self.check_interrupt(&state, who)?;
             let missing = state.store.uninitialized(variables)?;
             if missing.is_empty() {
                 return Ok(());
@@ -221,7 +241,7 @@ impl Shared {
                 let text = format!("{names} without a value, and the chief's run has ended");
                 return Err(Error::new(ErrorCode::Uninitialized, text));
             }
-            let alone = (0..state.lives.len()).all(|other| other == run || state.lives[other] != Life::Running);
+            let alone = (0..state.lives.len()).all(|other| other == who.run || state.lives[other] != Life::Running);
             if timeout.is_none() && alone {
                 // The host would wait for its two hours; a test shouldn't.
                 let text = format!("{names} without a value, and no other run is left to initialize");

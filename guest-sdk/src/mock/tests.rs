@@ -22,7 +22,7 @@ fn describe(ctx: &WorkerContext) -> Result<String> {
 
 #[test]
 fn contexts_have_the_values_of_independent_workers() {
-    let table: [(MockCluster, &[&str]); 4] = [
+    let table: [(MockCluster, &[&str]); 5] = [
         (MockCluster::local(), &["none local 0 chief=true distributed=false barrier=false save=true"]),
         (
             MockCluster::builder().workers(2).ps(1).build(),
@@ -36,6 +36,13 @@ fn contexts_have_the_values_of_independent_workers() {
             &[
                 "chief:0 grpc://chief-0.mock:2222 2 chief=true distributed=true barrier=true save=true",
                 "worker:0 grpc://worker-0.mock:2222 2 chief=false distributed=true barrier=true save=false",
+                "evaluator:0 grpc://evaluator-0.mock:2222 2 chief=true distributed=false barrier=false save=true",
+            ],
+        ),
+        (
+            MockCluster::builder().workers(2).evaluator(true).in_graph(true).build(),
+            &[
+                "none grpc://worker-0.mock:2222 2 chief=true distributed=true barrier=false save=true",
                 "evaluator:0 grpc://evaluator-0.mock:2222 2 chief=true distributed=false barrier=false save=true",
             ],
         ),
@@ -236,18 +243,14 @@ fn operations_give_versions_and_values() {
 fn mistakes_have_their_codes_and_say_what_is_wrong() {
     type Case = fn(&WorkerContext) -> Result<()>;
     let cases: [(Case, ErrorCode, &str); 12] = [
-        (|ctx| ctx.barrier("", None), ErrorCode::InvalidArgument, "the name of a barrier is empty"),
+        (|ctx| ctx.barrier("", None), ErrorCode::InvalidArgument, "the barrier name is empty"),
         (|ctx| ctx.barrier("a\n", None), ErrorCode::InvalidArgument, "the barrier name `a\\n` has control characters"),
         (
             |ctx| ctx.variable::<f32>("v".repeat(257)).declare().map(drop),
             ErrorCode::InvalidArgument,
             "has 257 bytes, at most 256 are allowed",
         ),
-        (
-            |ctx| ctx.variable::<f32>("").declare().map(drop),
-            ErrorCode::InvalidArgument,
-            "the name of a variable is empty",
-        ),
+        (|ctx| ctx.variable::<f32>("").declare().map(drop), ErrorCode::InvalidArgument, "the variable name is empty"),
         (
             |ctx| ctx.variable::<f32>("w").on(ps(3)).declare().map(drop),
             ErrorCode::InvalidArgument,
@@ -361,6 +364,24 @@ fn after_a_failed_training_an_evaluator_is_cancelled() {
     assert_eq!(
         (evaluator.code, &*evaluator.message),
         (ErrorCode::Cancelled, "the training has ended: worker:0 failed: bad shard 7")
+    );
+}
+
+#[test]
+fn a_driver_trains_and_fails_alone() {
+    let cluster = MockCluster::builder().chief(true).workers(1).evaluator(true).in_graph(true).build();
+    let run = cluster.run(|ctx| -> Result<()> {
+        if ctx.task().is_some() {
+            return ctx.variable::<f32>("never").declare()?.wait_initialized(GENEROUS);
+        }
+        assert!(!ctx.training_ended());
+        ctx.variable::<f32>("v").declare()?.initialize(1.0)?;
+        Err("bad shard 7".into())
+    });
+    assert_eq!(cluster.value_on::<f32>(&chief(), "v"), Some(vec![1.0]));
+    assert_eq!(
+        run.failure(&evaluator()).to_string(),
+        "cancelled: the training has ended: the driver failed: bad shard 7"
     );
 }
 

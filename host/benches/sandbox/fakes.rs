@@ -4,6 +4,7 @@ use bytes::Bytes;
 use dchost::cluster::ClusterSpec;
 use dchost::context::WorkerContext;
 use dchost::coordinator::local::LocalVariables;
+use dchost::coordinator::ops::NoOps;
 use dchost::coordinator::placement::{PlacedVariables, PlacementOptions};
 use dchost::error::{Error, ErrorCode, Result};
 use dchost::handles::{
@@ -169,6 +170,7 @@ pub(crate) fn handles(job: Arc<dyn Job>, lines: Arc<Lines>) -> Handles {
         }),
         job,
         variables: Arc::new(Boundary(real)),
+        ops: Arc::new(NoOps::local()),
         console: lines,
         summary: Arc::new(NoSummary),
         interrupt: watch::Sender::new(None).subscribe(),

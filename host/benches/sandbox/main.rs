@@ -11,6 +11,7 @@ mod guests;
 mod matmul;
 mod measure;
 mod memory;
+mod ops;
 mod process;
 mod rig;
 mod start;
@@ -19,7 +20,7 @@ mod tensors;
 use std::process::Command;
 
 /// The parts, in the order in which they run.
-const PARTS: [(&str, fn()); 7] = [
+const PARTS: [(&str, fn()); 8] = [
     ("calls", calls::run),
     ("tensors", tensors::run),
     ("matmul", matmul::run),
@@ -27,6 +28,7 @@ const PARTS: [(&str, fn()); 7] = [
     ("memory", memory::run),
     ("process", process::run),
     ("barrier", barrier::run),
+    ("ops", ops::run),
 ];
 
 fn main() {

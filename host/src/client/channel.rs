@@ -77,7 +77,7 @@ pub struct Connections(Arc<Mutex<HashMap<(Task, Lane), Channel>>>);
 
 impl Connections {
     /// The connection to a task; it connects, and reconnects, when it is used.
-    fn channel(&self, task: Task, lane: Lane, address: &str, runtime: &Handle) -> Result<Channel> {
+    pub(super) fn channel(&self, task: Task, lane: Lane, address: &str, runtime: &Handle) -> Result<Channel> {
         match lock(&self.0).entry((task, lane)) {
             Entry::Occupied(channel) => Ok(channel.get().clone()),
             Entry::Vacant(place) => {

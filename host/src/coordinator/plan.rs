@@ -190,6 +190,19 @@ fn independent_run(input: &PlanInput<'_>, task: Task) -> Result<Option<WorkerCon
     }
 }
 
+/// What ops on a task see: its place in the cluster, without a barrier.
+pub fn op_context(cluster: &ClusterSpec, task: Task, rpc_layer: RpcLayer) -> WorkerContext {
+    let input = PlanInput {
+        cluster,
+        task: Some(task),
+        mode: Some(Mode::IndependentWorker),
+        replication: Replication::BetweenGraph,
+        rpc_layer,
+        cluster_barrier: false,
+    };
+    task_context(&input, task)
+}
+
 fn local_context() -> WorkerContext {
     WorkerContext {
         cluster: ClusterSpec::new(),

@@ -20,7 +20,7 @@ use super::console::{Consoles, Screen};
 use super::execute::{Effects, execute};
 use super::member::{SoloJob, refusal_exit_code};
 use super::outcome::{self, Outcome};
-use super::plan::ServerPlan;
+use super::plan::{ServerPlan, op_context};
 use super::reentry::{Own, mark_thread};
 use super::resolve::Resolved;
 use super::resolve::values::digest_text;
@@ -126,16 +126,22 @@ pub fn run(options: RunOptions) -> Report {
     let Some(_own) = Own::enter() else { return refuse_reentry().into() };
     let runs = resolved.plan.runs.as_slice();
     let of_run = |context: &WorkerContext| (context.task, consoles.console(context));
-    let consoles = match catch_unwind(AssertUnwindSafe(|| runs.iter().map(of_run).collect())) {
+    let ops =
+        resolved.plan.server.as_ref().map(|server| op_context(&resolved.cluster, server.task, resolved.rpc_layer));
+    let of_ops = || ops.as_ref().map(|context| consoles.console(context));
+    let made = catch_unwind(AssertUnwindSafe(|| (runs.iter().map(of_run).collect(), of_ops())));
+    let (consoles, op_console) = match made {
         Ok(consoles) => consoles,
         Err(panic) => {
             let text = format!("the console of a run could not be made: {}", panic_text(&*panic));
             return Outcome::failed(Exit::Bug, text).into();
         }
     };
+    // A server runs ops of others, as many at a time as there are cores.
+    let guests = if resolved.plan.server.is_some() { usize::MAX } else { runs.len() };
     let mut control = Builder::new_multi_thread();
     let control = control.thread_name("control").on_thread_start(mark_thread).enable_all().build();
-    let (control, guests) = match control.and_then(|control| Ok((control, Guests::start(runs.len())?))) {
+    let (control, guests) = match control.and_then(|control| Ok((control, Guests::start(guests)?))) {
         Ok(runtimes) => runtimes,
         Err(error) => return Outcome::failed(Exit::Files, format!("can't start threads: {error}")).into(),
     };
@@ -144,7 +150,9 @@ pub fn run(options: RunOptions) -> Report {
         None => format!("run-{}", RunId::draw(&mut rand::rng())),
     };
     let spare = Spare::new(resolved.limits.tensor_bytes_max);
-    let process = Arc::new(Process { resolved, container, consoles, guests, spare, stop, runs: Mutex::default() });
+    let runs = Mutex::default();
+    let process = Process { resolved, container, consoles, op_console, guests, spare, stop, runs };
+    let process = Arc::new(process);
     let outcome = control.block_on(process.run(module, listener, signals, output));
     let runs = std::mem::take(&mut *lock(&process.runs));
     drop(process);
@@ -174,6 +182,8 @@ struct Process {
     container: String,
     /// By the task of each run.
     consoles: BTreeMap<Option<Task>, Arc<dyn Console>>,
+    /// Of what others run here; none where there is no server.
+    op_console: Option<Arc<dyn Console>>,
     guests: Guests,
     /// Memory of large values that a run has read, from here or from other tasks.
     spare: Spare,
@@ -324,7 +334,8 @@ impl Process {
         run: Option<Arc<WorkerContext>>,
     ) -> Result<Standing, Outcome> {
         let (resolved, container, stop) = (&self.resolved, self.container.as_str(), &self.stop);
-        let options = StandingOptions { resolved, container, task, listener, store, module_digest, run, stop };
+        let ops = self.op_host(task, store);
+        let options = StandingOptions { resolved, container, task, listener, store, ops, module_digest, run, stop };
         Standing::start(options).await
     }
 

@@ -185,6 +185,23 @@ impl Engine {
     pub async fn load_bytes(&self, name: &str, bytes: Bytes) -> Result<super::Module, super::LoadError> {
         super::load::load_bytes(self, name, bytes).await
     }
+
+    /// Loads a component for its ops: one that exports `op-entry`, with or without a worker_fn. `digest` is the sha256 that
+    /// it was announced by; [`EngineOptions::digest`] holds as well. Compiled code is never taken.
+    ///
+    /// # Errors
+    /// As [`Engine::load`]; [`LoadError::Announced`](super::LoadError::Announced) for other bytes.
+    ///
+    /// # Cancel safety
+    /// As [`Engine::load`].
+    pub async fn load_ops(
+        &self,
+        name: &str,
+        component: Bytes,
+        digest: [u8; 32],
+    ) -> Result<super::Module, super::LoadError> {
+        super::load::load_ops(self, name, component, digest).await
+    }
 }
 
 /// The configuration: only what guests need, deny the rest.

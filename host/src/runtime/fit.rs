@@ -2,8 +2,10 @@
 
 mod imports;
 mod names;
+mod ops;
 mod surface;
 
+pub(super) use ops::OpEntry;
 pub use surface::{Item, Surface, Verdict, World};
 
 use super::bindings::WorkerPre;
@@ -14,7 +16,7 @@ use names::{InterfaceName, list, nearest, signature};
 use std::collections::BTreeMap;
 use std::fmt;
 use wasmtime::component::types::{ComponentFunc, ComponentItem};
-use wasmtime::component::{Component, Type};
+use wasmtime::component::{Component, InstancePre, Type};
 
 /// The version of `dchost:worker` that this host links: it serves components of the same minor version.
 const VERSION: (u64, u64) = (0, 1);
@@ -28,6 +30,8 @@ const PROBLEMS_MAX: usize = 64;
 /// Everything by which a component doesn't fit the world.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
+    /// What it doesn't fit.
+    pub world: World,
     /// One line for each problem, with how to mend it where that is known; at most some sixty.
     pub problems: Vec<String>,
     /// What it imports and exports.
@@ -64,17 +68,48 @@ impl Fault {
     }
 }
 
+/// What a component is loaded for: which of its exports it can't do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// To run its worker_fn.
+    Run,
+    /// To call its ops.
+    Ops,
+}
+
+/// A component with everything that it imports, and what the host may call of it.
+pub(super) struct Linked {
+    pub(super) pre: InstancePre<State>,
+    /// None of a component that was loaded for its ops and has no worker_fn.
+    pub(super) worker: Option<WorkerPre<State>>,
+    /// Its ops, or why none can be called.
+    pub(super) ops: Result<OpEntry, String>,
+}
+
 /// Links a component, or lists all that stands against it.
-pub(super) fn link(engine: &EngineInner, component: &Component) -> Result<WorkerPre<State>, Misfit> {
+pub(super) fn link(engine: &EngineInner, component: &Component, purpose: Purpose) -> Result<Linked, Misfit> {
     let mut exports = export_faults(&engine.wasmtime, component);
     let linked = imports::link(engine, component);
+    let mut worker = None;
     if let (Some(pre), true) = (&linked.pre, exports.is_empty()) {
         match WorkerPre::new(pre.clone()) {
-            Ok(pre) => return Ok(pre),
+            Ok(pre) => worker = Some(pre),
             Err(error) => exports.push(Fault::wrong(format!("wrong export    {}", shown(&format!("{error:#}"))))),
         }
     }
+    let ops = ops::find(&engine.wasmtime, component);
+    let fits = match purpose {
+        Purpose::Run => worker.is_some(),
+        Purpose::Ops => ops.is_ok(),
+    };
+    if let (Some(pre), true) = (linked.pre, fits) {
+        return Ok(Linked { pre, worker, ops: ops.map_err(|fault| fault.text) });
+    }
     let surface = Surface::new(&engine.wasmtime, component, &linked.faults, &exports);
+    let (world, exports) = match purpose {
+        Purpose::Run => (World::Worker, exports),
+        Purpose::Ops => (World::OpExports, ops.err().into_iter().collect()),
+    };
     let imports = linked.faults.into_values().flatten().filter(|fault| !fault.trapping);
     let mut problems: Vec<_> = exports.into_iter().chain(imports).map(|fault| fault.text).collect();
     let more = problems.len().saturating_sub(PROBLEMS_MAX);
@@ -84,7 +119,7 @@ pub(super) fn link(engine: &EngineInner, component: &Component) -> Result<Worker
     } else if more > 0 {
         problems.push(format!("and {more} more"));
     }
-    Err(Misfit { problems, surface })
+    Err(Misfit { world, problems, surface })
 }
 
 /// What a component imports and exports, each with what it is to this host.

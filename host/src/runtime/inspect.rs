@@ -130,7 +130,7 @@ impl Engine {
 impl Module {
     /// What it imports and exports, each with what it is to this host.
     pub fn surface(&self) -> Surface {
-        fit::surface(&self.inner.engine, self.inner.pre.instance_pre().component())
+        fit::surface(&self.inner.engine, self.inner.pre.component())
     }
 }
 

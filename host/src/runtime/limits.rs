@@ -109,6 +109,14 @@ pub(super) struct TensorExceeded {
     pub(super) bytes: u64,
 }
 
+/// Most that a component passes to the host while it lists its ops, in bytes: as many names as may be, and their headers.
+pub(super) const LIST_BYTES_MAX: usize = 1 << 20;
+
+/// A component's list of ops is longer than [`LIST_BYTES_MAX`].
+#[derive(Debug, thiserror::Error)]
+#[error("the list of ops is too long")]
+pub(super) struct ListExceeded;
+
 /// Prints bytes as MiB, with two digits where they matter; little ones as they are.
 pub(super) fn mib(bytes: u64) -> String {
     if bytes > 0 && bytes < 1 << 20 {
@@ -157,6 +165,11 @@ impl Limiter {
     /// The last growth that was refused.
     pub(super) fn refused(&self) -> Option<Refusal> {
         self.refused
+    }
+
+    /// Forgets it, since a call that begins has nothing to do with it.
+    pub(super) fn forget_refusal(&mut self) {
+        self.refused = None;
     }
 
     /// Bytes in memories and tables. Memories never shrink, so it is the peak too.

@@ -4,10 +4,11 @@ mod refusal;
 
 pub use refusal::LoadError;
 
+use super::bindings::WorkerPre;
 use super::cost::{self, COMPILE_BYTES_MAX, resident_bytes};
 use super::engine::{Engine, EngineInner, EngineOptions};
 use super::features;
-use super::fit;
+use super::fit::{self, OpEntry, Purpose};
 use super::limits::Limits;
 use super::precompiled::{Flaw, distrust, is_sealed};
 use super::sniff::{HEADER_BYTES, Sniffed, sniff};
@@ -22,7 +23,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::oneshot;
-use wasmtime::component::Component;
+use wasmtime::component::{Component, InstancePre};
 
 /// How much larger than its component a file of compiled code may be: 3 to 6 times is usual.
 const CODE_GROWTH_MAX: u64 = 16;
@@ -50,7 +51,11 @@ pub struct Module {
 
 pub(super) struct ModuleInner {
     pub(super) engine: Arc<EngineInner>,
-    pub(super) pre: super::bindings::WorkerPre<State>,
+    pub(super) pre: InstancePre<State>,
+    pub(super) worker: Option<WorkerPre<State>>,
+    pub(super) ops: Result<OpEntry, String>,
+    /// The component itself; none where only its code was given.
+    component: Option<Bytes>,
     path: String,
     name: String,
     digest: [u8; 32],
@@ -73,6 +78,11 @@ impl Module {
         self.inner.size_bytes
     }
 
+    /// The component's bytes; none of a file of `dchost compile`, which has only the code that was made of them.
+    pub fn component_bytes(&self) -> Option<Bytes> {
+        self.inner.component.clone()
+    }
+
     /// Refuses a component whose declared memory alone is above the limit, before anything else is done for a run.
     ///
     /// Looks at the largest memory; the sum of several is seen by [`Module::run`], which then ends in
@@ -81,7 +91,7 @@ impl Module {
     /// # Errors
     /// [`LoadError::DeclaredMemory`].
     pub fn check_limits(&self, limits: &Limits) -> Result<(), LoadError> {
-        let required = self.inner.pre.instance_pre().component().resources_required();
+        let required = self.inner.pre.component().resources_required();
         let pages = required.and_then(|required| required.max_initial_memory_size).unwrap_or(0);
         let (declared_bytes, limit_bytes) = (pages.saturating_mul(WASM_PAGE_BYTES), limits.memory_bytes_max);
         if declared_bytes > limit_bytes {
@@ -104,6 +114,17 @@ impl fmt::Debug for Module {
             .finish_non_exhaustive()
     }
 }
+
+/// Which components are taken.
+#[derive(Clone, Copy)]
+struct Wanted {
+    purpose: Purpose,
+    /// The sha256 that it was announced by; what the engine's options say holds as well.
+    digest: Option<[u8; 32]>,
+}
+
+/// A component for a run, whichever the engine's options allow.
+const FOR_RUN: Wanted = Wanted { purpose: Purpose::Run, digest: None };
 
 /// Loads a file.
 ///
@@ -143,7 +164,7 @@ pub(super) async fn load_read(
 ) -> Result<Module, LoadError> {
     let shown = text::path(path);
     let name = path.file_name().map_or_else(|| shown.clone(), |name| name.to_string_lossy().into_owned());
-    compile(engine, shown, name, bytes, Some(metadata)).await
+    compile(engine, shown, name, bytes, Some(metadata), FOR_RUN).await
 }
 
 /// Loads bytes that came from elsewhere.
@@ -151,8 +172,22 @@ pub(super) async fn load_read(
 /// # Cancel safety
 /// As [`load`].
 pub(super) async fn load_bytes(engine: &Engine, name: &str, bytes: Bytes) -> Result<Module, LoadError> {
-    let base = name.rsplit('/').next().unwrap_or(name).to_owned();
-    compile(engine, name.to_owned(), base, bytes, None).await
+    compile(engine, name.to_owned(), base_name(name), bytes, None, FOR_RUN).await
+}
+
+/// Loads the bytes of a component for its ops, which somebody else sent.
+pub(super) async fn load_ops(
+    engine: &Engine,
+    name: &str,
+    component: Bytes,
+    digest: [u8; 32],
+) -> Result<Module, LoadError> {
+    let wanted = Wanted { purpose: Purpose::Ops, digest: Some(digest) };
+    compile(engine, name.to_owned(), base_name(name), component, None, wanted).await
+}
+
+fn base_name(path: &str) -> String {
+    path.rsplit('/').next().unwrap_or(path).to_owned()
 }
 
 /// Compiles a file to the bytes of another.
@@ -165,7 +200,7 @@ pub(super) async fn precompile(engine: &Engine, path: &Path) -> Result<Vec<u8>, 
         return Err(LoadError::AlreadyCompiled { path: text::path(path) });
     }
     let inner = load_read(engine, path, bytes, metadata).await?.inner;
-    let component = inner.pre.instance_pre().component();
+    let component = inner.pre.component();
     engine.inner.maker.seal(component, &inner.digest, inner.size_bytes).map_err(|error| LoadError::Invalid {
         path: inner.path.clone(),
         size_bytes: inner.size_bytes,
@@ -226,6 +261,7 @@ async fn compile(
     name: String,
     bytes: Bytes,
     metadata: Option<Metadata>,
+    wanted: Wanted,
 ) -> Result<Module, LoadError> {
     if is_sealed(&bytes) {
         return open_sealed(engine, path, name, bytes, metadata).await;
@@ -254,7 +290,10 @@ async fn compile(
     let shown = path.clone();
     let compiled = on_thread("dchost-compile", &path, move || {
         let digest = Sha256::digest(&bytes).into();
-        check_digest(&inner.options, &shown, digest)?;
+        if let Some(announced) = wanted.digest.filter(|&announced| announced != digest) {
+            return Err(LoadError::Announced { path: shown, announced, found: digest });
+        }
+        check_digest(inner.options.digest, &shown, digest)?;
         let component = match kept(&inner, &digest, size_bytes) {
             Some(component) => component,
             None => {
@@ -268,7 +307,8 @@ async fn compile(
                 })?
             }
         };
-        linked(inner, &component, shown, name, digest, size_bytes)
+        let whole = Whole { component: Some(bytes), path: shown, name, digest, size_bytes };
+        linked(inner, &component, whole, wanted.purpose)
     });
     // A thread can't be ended from outside. It is left behind, and ends with the process that this refusal ends.
     let within_memory = async {
@@ -284,24 +324,33 @@ async fn compile(
     }
 }
 
-/// Makes the module of a component, if it fits.
-fn linked(
-    engine: Arc<EngineInner>,
-    component: &Component,
+/// What a module is of.
+struct Whole {
+    component: Option<Bytes>,
     path: String,
     name: String,
     digest: [u8; 32],
     size_bytes: u64,
+}
+
+/// Makes the module of a component, if it fits.
+fn linked(
+    engine: Arc<EngineInner>,
+    component: &Component,
+    Whole { component: bytes, path, name, digest, size_bytes }: Whole,
+    purpose: Purpose,
 ) -> Result<Module, LoadError> {
-    match fit::link(&engine, component) {
-        Ok(pre) => Ok(Module { inner: Arc::new(ModuleInner { engine, pre, path, name, digest, size_bytes }) }),
+    match fit::link(&engine, component, purpose) {
+        Ok(fit::Linked { pre, worker, ops }) => Ok(Module {
+            inner: Arc::new(ModuleInner { engine, pre, worker, ops, component: bytes, path, name, digest, size_bytes }),
+        }),
         Err(misfit) => Err(LoadError::Misfit { path, misfit }),
     }
 }
 
 /// Refuses a component that isn't the one asked for.
-fn check_digest(options: &EngineOptions, path: &str, found: [u8; 32]) -> Result<(), LoadError> {
-    match options.digest {
+fn check_digest(wanted: Option<[u8; 32]>, path: &str, found: [u8; 32]) -> Result<(), LoadError> {
+    match wanted {
         Some(wanted) if wanted != found => Err(LoadError::Digest { path: path.to_owned(), wanted, found }),
         _ => Ok(()),
     }
@@ -351,13 +400,13 @@ async fn open_sealed(
             }
         })?;
         let (digest, size_bytes) = (sealed.source, sealed.source_bytes);
-        check_digest(&inner.options, &shown, digest)?;
+        check_digest(inner.options.digest, &shown, digest)?;
         let component = sealed.component(&inner.wasmtime).map_err(|error| LoadError::Invalid {
             path: shown.clone(),
             size_bytes: bytes.len() as u64,
             reason: one_line(&error),
         })?;
-        linked(inner, &component, shown, name, digest, size_bytes)
+        linked(inner, &component, Whole { component: None, path: shown, name, digest, size_bytes }, Purpose::Run)
     })
     .await?
 }

@@ -109,11 +109,7 @@ impl Output {
     /// Shows what has no newline yet, and tells of dropped bytes, once.
     pub(super) fn finish(&self) {
         let mut shared = self.lock();
-        for stream in [Stream::Stdout, Stream::Stderr] {
-            if !shared.line(stream).bytes.is_empty() {
-                shared.end_line(stream);
-            }
-        }
+        shared.end_lines();
         let cut = std::mem::take(&mut shared.cut_bytes);
         let (mut notices, tail) = shared.budget.finish();
         if cut > 0 {
@@ -128,6 +124,16 @@ impl Output {
         for (origin, text) in &tail {
             shared.console.line(*origin, text);
         }
+    }
+
+    /// Shows what has no newline yet, since the guest that wrote it is gone; another one goes on within the same budget.
+    pub(super) fn end_lines(&self) {
+        self.lock().end_lines();
+    }
+
+    /// Forgets what was said last: it has nothing to do with what begins.
+    pub(super) fn forget_tail(&self) {
+        self.lock().tail.clear();
     }
 
     /// The last lines of stderr: what the guest said before it trapped.
@@ -164,6 +170,14 @@ impl Shared {
         let kept = bytes.len().min(line_bytes_max.saturating_sub(line.bytes.len()));
         line.bytes.extend_from_slice(&bytes[..kept]);
         line.dropped_bytes += (bytes.len() - kept) as u64;
+    }
+
+    fn end_lines(&mut self) {
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            if !self.line(stream).bytes.is_empty() {
+                self.end_line(stream);
+            }
+        }
     }
 
     fn end_line(&mut self, stream: Stream) {

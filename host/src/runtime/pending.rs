@@ -36,24 +36,49 @@ impl Drop for Pending {
     }
 }
 
-/// What the pendings of a run hold.
+/// What the calls in flight of a run hold: its pendings and its ops.
 #[derive(Debug, Default)]
 pub(super) struct PendingUse {
     calls: u32,
     bytes: u64,
 }
 
-/// What a pollable of a [`Pending`] waits for. Nobody's child, so that a guest may drop either first.
-struct Waiter {
+impl PendingUse {
+    /// Counts a call that was started and holds `bytes`.
+    pub(super) fn began(&mut self, bytes: u64) {
+        self.calls += 1;
+        self.bytes += bytes;
+    }
+
+    /// Takes back bytes that a call doesn't hold any more.
+    pub(super) fn freed(&mut self, bytes: u64) {
+        self.bytes -= bytes;
+    }
+
+    /// Takes back a call that was dropped, with the bytes that it still held.
+    pub(super) fn ended(&mut self, bytes: u64) {
+        self.calls -= 1;
+        self.bytes -= bytes;
+    }
+}
+
+/// What a pollable of a call in flight waits for. Nobody's child, so that a guest may drop either first.
+pub(super) struct Waiter {
     done: watch::Receiver<bool>,
     interrupt: watch::Receiver<Option<Error>>,
+}
+
+impl Waiter {
+    pub(super) fn new(done: watch::Receiver<bool>, interrupt: watch::Receiver<Option<Error>>) -> Self {
+        Waiter { done, interrupt }
+    }
 }
 
 #[wasmtime_wasi::async_trait]
 impl Pollable for Waiter {
     async fn ready(&mut self) {
         tokio::select! {
-            // A closed channel means that the pending is gone: whoever polls must not wait for it.
+            // A closed channel means that the call is gone: whoever polls must not wait for it.
             _ = self.done.wait_for(|&done| done) => {}
             _ = interrupted(&mut self.interrupt) => {}
         }
@@ -105,8 +130,7 @@ impl State {
             }
         });
         let pending = self.table.push(Pending { task, outcome, done, taken: false, label, bytes })?;
-        self.pending.calls += 1;
-        self.pending.bytes += bytes;
+        self.pending.began(bytes);
         Ok(pending)
     }
 }
@@ -115,7 +139,7 @@ impl wit::Host for State {}
 
 impl wit::HostPending for State {
     async fn subscribe(&mut self, pending: Resource<Pending>) -> wasmtime::Result<Resource<DynPollable>> {
-        let waiter = Waiter { done: self.table.get(&pending)?.done.clone(), interrupt: self.calls.interrupt() };
+        let waiter = Waiter::new(self.table.get(&pending)?.done.clone(), self.calls.interrupt());
         let waiter = self.table.push(waiter)?;
         wasmtime_wasi::p2::subscribe(&mut self.table, waiter)
     }
@@ -146,7 +170,7 @@ impl wit::HostPending for State {
         // Set only now: an interrupted `get` has taken nothing.
         let entry = self.table.get_mut(&pending)?;
         entry.taken = true;
-        self.pending.bytes -= std::mem::take(&mut entry.bytes);
+        self.pending.freed(std::mem::take(&mut entry.bytes));
         match answer {
             Ok(Ok(values)) => Ok(values.into_iter().map(Value::from).collect()),
             Ok(Err(error)) => Err(self.calls.tell(CallKind::Other, error)),
@@ -156,8 +180,7 @@ impl wit::HostPending for State {
 
     async fn drop(&mut self, pending: Resource<Pending>) -> wasmtime::Result<()> {
         let pending = self.table.delete(pending)?;
-        self.pending.calls -= 1;
-        self.pending.bytes -= pending.bytes;
+        self.pending.ended(pending.bytes);
         Ok(())
     }
 }

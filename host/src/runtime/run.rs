@@ -1,34 +1,25 @@
 //! One call of `worker_fn`: one store, from its grants to how it ended.
 
-use super::calls::{Calls, HostPanic, catch_panics, caught};
+use super::calls::{catch_panics, caught};
 use super::coredump;
-use super::engine::EngineInner;
+use super::ending::{Ending, bug, no_room};
 use super::grants::{DirGrant, NetGrant};
-use super::limits::{INSTANCES_MAX, Limit, Limiter, Limits, MEMORIES_MAX, TABLES_MAX, TensorExceeded, mib};
+use super::limits::{Limit, Limits};
 use super::load::Module;
 use super::output::Output;
-use super::pending::PendingUse;
 use super::state::State;
-use super::trap;
-use super::wasi::{self, Denials, FileUse, Network};
+use super::store::{Meter, metered};
 use super::watch::RunWatch;
 use crate::error::Error;
 use crate::handles::Handles;
 use crate::text::{escape_block, truncated, with_lines};
-use rustix::io::Errno;
-use rustix::time::{ClockId, clock_gettime};
-use std::future::poll_fn;
 use std::path::PathBuf;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use wasmtime::component::{ResourceTable, ResourceTableError};
-use wasmtime::{Store, Trap, UpdateDeadline, WasmBacktrace};
-use wasmtime_wasi::I32Exit;
+use wasmtime::Store;
 
 /// Longest message of a failed `worker_fn` that is kept, in bytes.
-const MESSAGE_BYTES_MAX: usize = 64 << 10;
+pub(super) const MESSAGE_BYTES_MAX: usize = 64 << 10;
 
 /// What a guest is given. The default is nothing but the clock, random numbers and an output.
 #[derive(Clone, Debug, Default)]
@@ -109,11 +100,6 @@ pub struct RunReport {
     pub memory_bytes_peak: u64,
 }
 
-/// The CPU budget is used up.
-#[derive(Debug, thiserror::Error)]
-#[error("the CPU budget is used up")]
-struct CpuExceeded;
-
 impl Module {
     /// Runs `worker_fn` in a store of its own. `watch` shows the run while it lasts; give each run a new one.
     ///
@@ -142,9 +128,11 @@ impl Module {
             cpu_time: meter.total(),
             memory_bytes_peak,
         };
-        let report = match self.store(options, handles, &watch, &output, &meter) {
-            Ok(mut store) => {
-                let outcome = metered(&meter, catch_panics(call(&self.inner.pre, &mut store))).await;
+        let store = self.store(options, handles, &watch, &output, &meter);
+        let worker = self.inner.worker.as_ref().ok_or_else(|| format!("`{}` has no worker_fn", self.name()));
+        let report = match store.and_then(|store| Ok((store, worker?))) {
+            Ok((mut store, worker)) => {
+                let outcome = metered(&meter, catch_panics(call(worker, &mut store))).await;
                 let finished = caught(|| output.finish());
                 let end = match (&outcome, &finished) {
                     (Ok(outcome), Ok(())) => end(outcome, store.data(), &watch, &output),
@@ -201,59 +189,6 @@ impl Module {
         // What may panic there is caught there.
         store.ok()
     }
-
-    /// Makes the store with its grants and limits, or says which can't be had.
-    fn store(
-        &self,
-        options: GuestOptions,
-        handles: Handles,
-        watch: &RunWatch,
-        output: &Output,
-        meter: &Arc<Meter>,
-    ) -> Result<Store<State>, String> {
-        let denials = Arc::new(Denials::default());
-        let network = Arc::new(Network::new(options.net.clone(), Arc::clone(&denials)));
-        let wasi = wasi::context(self.name(), &options, output, &network)?;
-        let files = FileUse::new(options.dirs, denials);
-        let EngineInner { wasmtime, options: engine, .. } = &*self.inner.engine;
-        let limits = options.limits;
-        let mut table = ResourceTable::new();
-        table.set_max_capacity(limits.handles_max);
-        let state = State {
-            wasi,
-            table,
-            network,
-            files,
-            limiter: Limiter::new(limits.memory_bytes_max),
-            calls: Calls::new(handles.interrupt.clone(), watch.clone()),
-            handles,
-            pending: PendingUse::default(),
-            output: output.clone(),
-            limits: limits.clone(),
-        };
-        let mut store = Store::new(wasmtime, state);
-        store.limiter(|state| &mut state.limiter);
-        store.set_hostcall_fuel(limits.hostcall_bytes());
-        store.set_max_component_handles(limits.handles_max);
-        match (engine.fuel, limits.fuel) {
-            (true, fuel) => store
-                .set_fuel(fuel.unwrap_or(u64::MAX))
-                .map_err(|error| format!("`-W fuel` can't be set: {error:#}"))?,
-            (false, Some(_)) => return Err("`-W fuel` needs an engine that counts fuel".to_owned()),
-            (false, None) => {}
-        }
-        // Before instantiation: the first check comes at the first function, and a deadline of 0 traps there.
-        store.set_epoch_deadline(1);
-        let meter = Arc::clone(meter);
-        store.epoch_deadline_callback(move |_| {
-            if limits.cpu_timeout.is_some_and(|budget| meter.total() >= budget) {
-                return Err(CpuExceeded.into());
-            }
-            // tokio's own yield goes to the end of the queue; the default one may be polled again at once.
-            Ok(UpdateDeadline::YieldCustom(1, Box::pin(tokio::task::yield_now())))
-        });
-        Ok(store)
-    }
 }
 
 /// Gives up a core dump when it goes, which harms none that is written.
@@ -285,181 +220,24 @@ async fn call(
     worker.dchost_worker_entry().call_run(&mut *store).await
 }
 
-/// The system refused what an instance takes; its text is the whole chain's.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct NoRoom(String);
-
-/// Tells an instantiation that the system refused from a trap of a start function: wasmtime gives both as an error.
-fn no_room(error: wasmtime::Error) -> wasmtime::Error {
-    let is_system = |cause: &(dyn std::error::Error + 'static)| cause.is::<std::io::Error>() || cause.is::<Errno>();
-    let guest_ran = error.downcast_ref::<WasmBacktrace>().is_some();
-    if !guest_ran && error.chain().any(is_system) { NoRoom(trap::cause(&error)).into() } else { error }
-}
-
-/// Tells what came out of a call; an error's first match counts, the most specific first.
+/// Tells what came out of a call.
 fn end(outcome: &wasmtime::Result<Result<(), String>>, state: &State, watch: &RunWatch, output: &Output) -> RunEnd {
-    let error = match outcome {
-        Ok(Ok(())) => return RunEnd::Done,
-        Ok(Err(message)) => {
-            return RunEnd::WorkerError { message: escape_block(truncated(message, MESSAGE_BYTES_MAX)) };
-        }
-        Err(error) => error,
-    };
-    if let Some(&I32Exit(code)) = error.downcast_ref::<I32Exit>() {
-        // 1 is what WASI 0.2 makes of any failure, so it isn't the guest's own number.
-        let code = u8::try_from(code).ok().filter(|&code| code != 1);
-        return RunEnd::GuestExit { ok: code == Some(0), code };
-    }
-    if let Some(NoRoom(why)) = error.downcast_ref() {
-        let message = format!(
-            "no room on this machine to start the component: {}; free memory, or lift limits that count it (`ulimit -v`, \
-             `ulimit -f`)",
-            escape_block(why)
-        );
-        return RunEnd::NoRoom { message };
-    }
-    let report = || trap::report(error, &output.tail());
-    if let Some(message) = watch.host_bug() {
-        let message = with_lines(&format!("{message}; a bug in dchost, please report it"), &report());
-        return RunEnd::HostBug { message };
-    }
-    match reached(error, state) {
-        Some(Reached::Declared(message)) => RunEnd::Refused { message },
-        Some(Reached::Limit(limit, message)) => RunEnd::Limit { limit, message: with_lines(&message, &report()) },
-        None => RunEnd::Trap { kind: trap::kind_of(error), report: report() },
+    match outcome {
+        Ok(Ok(())) => RunEnd::Done,
+        Ok(Err(message)) => RunEnd::WorkerError { message: escape_block(truncated(message, MESSAGE_BYTES_MAX)) },
+        Err(error) => Ending::of(error, state, watch, output).into(),
     }
 }
 
-/// What an error says about limits.
-enum Reached {
-    /// Declared sizes alone are too large.
-    Declared(String),
-    /// A limit was reached.
-    Limit(Limit, String),
-}
-
-fn reached(error: &wasmtime::Error, state: &State) -> Option<Reached> {
-    let limits = &state.limits;
-    let flag = |limit: Limit, what: String| Some(Reached::Limit(limit, format!("{what} ({limit})")));
-    if error.downcast_ref::<CpuExceeded>().is_some() {
-        let budget = limits.cpu_timeout.unwrap_or_default();
-        return flag(Limit::Cpu, format!("cpu limit {budget:?} reached"));
-    }
-    if error.downcast_ref::<Trap>() == Some(&Trap::OutOfFuel) {
-        return flag(Limit::Fuel, format!("fuel limit {} reached", limits.fuel.unwrap_or(u64::MAX)));
-    }
-    if let Some(TensorExceeded { bytes }) = error.downcast_ref() {
-        let (bytes, most) = (mib(*bytes), mib(limits.tensor_bytes_max));
-        return flag(Limit::Tensor, format!("one host call passed tensors of {bytes}, above {most}"));
-    }
-    // Without the frames: a function could be named as one of these texts.
-    let text = trap::cause(error);
-    // Fixed by the component, so it is refused rather than ended; wasmtime has no type for these either.
-    for (what, most) in [("instance", INSTANCES_MAX), ("memory", MEMORIES_MAX), ("table", TABLES_MAX)] {
-        if text.contains(&format!("resource limit exceeded: {what} count too high")) {
-            let what = if what == "instance" {
-                "core instances"
-            } else if what == "table" {
-                "tables"
-            } else {
-                "memories"
-            };
-            return Some(Reached::Declared(format!(
-                "the component has more than {most} {what}, which is the most that one run may have: link it from fewer parts"
-            )));
+impl From<Ending> for RunEnd {
+    fn from(ending: Ending) -> Self {
+        match ending {
+            Ending::Exit { ok, code } => RunEnd::GuestExit { ok, code },
+            Ending::Trap { kind, report, .. } => RunEnd::Trap { kind, report },
+            Ending::Limit { limit, what, report } => RunEnd::Limit { limit, message: with_lines(&what, &report) },
+            Ending::Refused { message } => RunEnd::Refused { message },
+            Ending::NoRoom { message } => RunEnd::NoRoom { message },
+            Ending::HostBug { message } => RunEnd::HostBug { message },
         }
     }
-    if matches!(error.downcast_ref::<ResourceTableError>(), Some(ResourceTableError::Full))
-        || text.contains("handle limit exceeded")
-        || text.contains("resource table has no free keys")
-    {
-        return flag(Limit::Handles, format!("too many handles, limit {} reached", limits.handles_max));
-    }
-    // wasmtime has no type for this one.
-    if text.contains("fuel allocated for hostcalls has been exhausted") {
-        let asked = mib(limits.tensor_bytes_max);
-        return flag(Limit::Tensor, format!("one host call passed more than {asked} and what goes with it"));
-    }
-    // As wasmtime-wasi words it, which has no type for it.
-    if text.contains("requested len ") && text.contains(" exceeds limit ") {
-        let most = mib(wasi::RANDOM_BYTES_MAX);
-        return flag(
-            Limit::Random,
-            format!("one call asked for more than {most} of random bytes, ask for fewer at once"),
-        );
-    }
-    let refusal = state.limiter.refused()?;
-    // A start function may grow a memory from nothing as well; what it then does is a trap, and declared sizes aren't.
-    let initial = refusal.initial && error.downcast_ref::<Trap>().is_none();
-    let limit = mib(limits.memory_bytes_max);
-    let (used, asked) = (mib(refusal.used_bytes), mib(refusal.asked_bytes));
-    if initial {
-        return Some(Reached::Declared(format!(
-            "the component declares {asked} of memory beside {used}, above the limit of {limit} ({})",
-            Limit::Memory
-        )));
-    }
-    let what = format!("memory limit {limit} reached: {used} in use, {asked} more refused");
-    // The only limit whose refusal the guest may live with: what it then did is another thing.
-    Some(Reached::Limit(
-        Limit::Memory,
-        format!("{what} ({})\nthe guest then trapped: {}", Limit::Memory, trap::kind_of(error)),
-    ))
-}
-
-fn bug(panic: &HostPanic) -> String {
-    format!("{panic}; a bug in dchost, please report it")
-}
-
-/// Processor time of one run: that of the threads that poll it, while they poll it.
-///
-/// Waits don't count, neither in dchost's host functions nor in WASI's, and nor does time in which other guests have the
-/// thread.
-#[derive(Debug, Default)]
-struct Meter {
-    /// Of polls that are over, in ns.
-    spent_ns: AtomicU64,
-    /// The thread's clock when the present poll began, in ns.
-    began_ns: AtomicU64,
-}
-
-impl Meter {
-    /// The time so far. Within a poll it must be asked on the polling thread, as the epoch callback is; after, anywhere.
-    fn total(&self) -> Duration {
-        let spent = self.spent_ns.load(Ordering::Relaxed);
-        let running = match self.began_ns.load(Ordering::Relaxed) {
-            0 => 0,
-            began => thread_ns().saturating_sub(began),
-        };
-        Duration::from_nanos(spent + running)
-    }
-
-    fn begin(&self) {
-        self.began_ns.store(thread_ns().max(1), Ordering::Relaxed);
-    }
-
-    fn end(&self) {
-        let began = self.began_ns.swap(0, Ordering::Relaxed);
-        self.spent_ns.fetch_add(thread_ns().saturating_sub(began), Ordering::Relaxed);
-    }
-}
-
-/// Processor time of this thread, in ns.
-fn thread_ns() -> u64 {
-    let now = clock_gettime(ClockId::ThreadCPUTime);
-    let part = |value: i64| u64::try_from(value).unwrap_or(0);
-    part(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(now.tv_nsec))
-}
-
-/// Polls a future, metering each poll.
-async fn metered<F: Future>(meter: &Meter, future: F) -> F::Output {
-    let mut future = pin!(future);
-    poll_fn(|cx| {
-        meter.begin();
-        let poll = future.as_mut().poll(cx);
-        meter.end();
-        poll
-    })
-    .await
 }

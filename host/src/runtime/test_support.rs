@@ -1,5 +1,7 @@
 //! Fakes of the handles, and components in text, for this module's tests.
 
+mod ops;
+
 use crate::cluster::ClusterSpec;
 use crate::context::WorkerContext;
 use crate::error::{Error, ErrorCode, Result};
@@ -14,6 +16,8 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::watch;
+
+pub(crate) use ops::{FakeOps, byte_tensor, has_listed_ops, has_ops, starts_ops};
 
 /// A console and summary that keep what they are given.
 #[derive(Debug, Default)]
@@ -185,12 +189,18 @@ impl Variables for FakeVariables {
 pub(crate) struct Fakes {
     pub(crate) recorder: Arc<Recorder>,
     pub(crate) variables: Arc<FakeVariables>,
+    pub(crate) ops: Arc<FakeOps>,
     pub(crate) interrupt: watch::Sender<Option<Error>>,
 }
 
 impl Fakes {
     pub(crate) fn new() -> Self {
-        Fakes { recorder: Arc::default(), variables: Arc::default(), interrupt: watch::Sender::new(None) }
+        Fakes {
+            recorder: Arc::default(),
+            variables: Arc::default(),
+            ops: Arc::default(),
+            interrupt: watch::Sender::new(None),
+        }
     }
 
     pub(crate) fn handles(&self) -> Handles {
@@ -206,6 +216,7 @@ impl Fakes {
             }),
             job: Arc::new(FakeJob),
             variables: self.variables.clone(),
+            ops: self.ops.clone(),
             console: self.recorder.clone(),
             summary: self.recorder.clone(),
             interrupt: self.interrupt.subscribe(),

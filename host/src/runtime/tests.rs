@@ -6,6 +6,8 @@ mod grants;
 mod hosting;
 mod limits;
 mod loading;
+mod op_guest;
+mod ops;
 mod panics;
 mod variables;
 

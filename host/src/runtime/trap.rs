@@ -16,6 +16,12 @@ const CYCLE_FRAMES_MAX: usize = 4;
 /// What Rust's panics end with; a sandboxed guest has no backtrace of its own, and the frames follow anyway.
 const BACKTRACE_NOTE: &str = "note: run with `RUST_BACKTRACE";
 
+/// Lines of the last words where they are told on one: a panic has two.
+const LAST_WORDS_LINES_MAX: usize = 3;
+
+/// Bytes of them.
+const LAST_WORDS_BYTES_MAX: usize = 1024;
+
 /// Bytes of a function's name, or of a file's, that are shown.
 const NAME_BYTES_MAX: usize = 200;
 
@@ -41,9 +47,8 @@ pub(super) fn kind_of(error: &wasmtime::Error) -> String {
 pub(super) fn report(error: &wasmtime::Error, tail: &[String]) -> String {
     let frames = frames(error);
     let mut text = String::new();
-    let said: Vec<_> =
-        tail.iter().skip_while(|line| line.is_empty()).filter(|line| !line.starts_with(BACKTRACE_NOTE)).collect();
-    if !said.is_empty() {
+    let mut said = said(tail).peekable();
+    if said.peek().is_some() {
         text.push_str("the guest's last words on stderr:\n");
         for line in said {
             // Writing to a string can't fail, here and below.
@@ -62,6 +67,19 @@ pub(super) fn report(error: &wasmtime::Error, tail: &[String]) -> String {
     }
     text.truncate(text.trim_end_matches('\n').len());
     text
+}
+
+/// The last lines of all that was said, as one: what a panic or an exception says of itself.
+pub(super) fn last_words(tail: &[String]) -> Option<String> {
+    let said: Vec<_> = said(tail).filter(|line| !line.trim().is_empty()).map(String::as_str).collect();
+    let last = said.len().saturating_sub(LAST_WORDS_LINES_MAX);
+    let words = said[last..].join(" ");
+    (!words.is_empty()).then(|| truncated(&words, LAST_WORDS_BYTES_MAX).to_owned())
+}
+
+/// What of the last lines of stderr is the guest's own.
+fn said(tail: &[String]) -> impl Iterator<Item = &String> {
+    tail.iter().skip_while(|line| line.is_empty()).filter(|line| !line.starts_with(BACKTRACE_NOTE))
 }
 
 /// The kind of trap, in words.

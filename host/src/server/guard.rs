@@ -56,11 +56,13 @@ pub enum Rpc {
     PutModule,
     /// Calls ops of a module.
     Call,
+    /// Reads what an op's call has left.
+    Fetch,
 }
 
 impl Rpc {
     /// Every rpc; a test compares them with the descriptors.
-    pub const ALL: [Rpc; 13] = [
+    pub const ALL: [Rpc; 14] = [
         Rpc::Attend,
         Rpc::Session,
         Rpc::GetStatus,
@@ -74,6 +76,7 @@ impl Rpc {
         Rpc::Delete,
         Rpc::PutModule,
         Rpc::Call,
+        Rpc::Fetch,
     ];
 
     /// Service and method: `dchost.v1.Cluster/Attend`.
@@ -92,6 +95,7 @@ impl Rpc {
             Rpc::Delete => "dchost.v1.Variables/Delete",
             Rpc::PutModule => "dchost.v1.Ops/PutModule",
             Rpc::Call => "dchost.v1.Ops/Call",
+            Rpc::Fetch => "dchost.v1.Ops/Fetch",
         }
     }
 
@@ -109,7 +113,8 @@ impl Rpc {
             | Rpc::Uninitialized
             | Rpc::Delete
             | Rpc::PutModule
-            | Rpc::Call => true,
+            | Rpc::Call
+            | Rpc::Fetch => true,
         }
     }
 }

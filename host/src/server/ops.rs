@@ -1,55 +1,133 @@
-//! The Ops service: guarded, and not served yet.
+//! The Ops service: components that callers bring, and calls of their ops.
+//!
+//! What a run has here beside its session (the component that it put, its instance, results that it left) is held in
+//! [`Runs`] and goes with the session. A stream of calls is served by [`calls`], a component is taken by [`put`].
 
-use crate::error::{Error, ErrorCode};
+mod calls;
+mod put;
+mod run;
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::handles::{OpHost, OpOpening, RemoteValue};
+use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
+use crate::wire::header::{missing, response_header};
+use crate::wire::ops::digest;
+use crate::wire::tensor::chunks;
 use crate::wire::v1;
-use crate::wire::v1::{call_request, ops_server, put_module_request};
+use crate::wire::v1::{call_request, fetch_response, ops_server, put_module_request};
+use run::Runs;
+use std::pin::Pin;
+use std::sync::Arc;
+use tokio::sync::Semaphore;
+use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Answers every admitted call with unimplemented, so that reflection shows the contract and callers learn at once.
+/// Components that are on their way at once, over all callers: each may take `--max-module-size` of memory, and then compiles.
+const PUTS_MAX: usize = 4;
+
+/// Serves ops. Cheap to clone.
 #[derive(Clone)]
 pub struct OpsService {
     guard: Guard,
+    host: Option<Arc<dyn OpHost>>,
+    runs: Runs,
+    puts: Arc<Semaphore>,
 }
 
 impl OpsService {
-    /// Makes the service.
-    pub fn new(guard: Guard) -> Self {
-        OpsService { guard }
+    /// Makes the service; without `host` it refuses every call. From now on the end of a session ends the run's instance here
+    /// and drops what the run has left.
+    pub fn new(guard: Guard, host: Option<Arc<dyn OpHost>>) -> Self {
+        let runs = Runs::default();
+        let ended = runs.clone();
+        guard.sessions().on_end(Arc::new(move |end| ended.end(&end.caller)));
+        OpsService { guard, host, runs, puts: Arc::new(Semaphore::new(PUTS_MAX)) }
     }
 
-    fn refuse(&self, rpc: Rpc, header: Option<v1::RequestHeader>) -> Status {
-        match self.guard.admit(rpc, header) {
-            Ok(_) => Error::new(ErrorCode::Unimplemented, format!("{rpc} is not served by this version")).into(),
-            Err(error) => error.into(),
-        }
+    fn host(&self) -> Result<Arc<dyn OpHost>> {
+        self.host.clone().ok_or_else(|| {
+            Error::new(ErrorCode::FailedPrecondition, format!("{} runs no ops for others", self.guard.task()))
+        })
     }
 }
 
+type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
 #[tonic::async_trait]
 impl ops_server::Ops for OpsService {
-    type PutModuleStream = ReceiverStream<Result<v1::PutModuleResponse, Status>>;
-    type CallStream = ReceiverStream<Result<v1::CallResponse, Status>>;
+    type PutModuleStream = Answers<v1::PutModuleResponse>;
+    type CallStream = Answers<v1::CallResponse>;
+    type FetchStream = Answers<v1::FetchResponse>;
 
     async fn put_module(
         &self,
         request: Request<Streaming<v1::PutModuleRequest>>,
     ) -> Result<Response<Self::PutModuleStream>, Status> {
-        let first = super::first_message(request.into_inner()).await?.0;
-        let header = match first.and_then(|first| first.kind) {
-            Some(put_module_request::Kind::Header(module)) => module.header,
-            Some(put_module_request::Kind::Data(_)) | None => None,
+        let (first, requests) = first_message(request.into_inner()).await?;
+        let module = match first.and_then(|first| first.kind) {
+            Some(put_module_request::Kind::Header(module)) => Some(module),
+            Some(_) | None => None,
         };
-        Err(self.refuse(Rpc::PutModule, header))
+        let header = module.as_ref().and_then(|module| module.header.clone());
+        let admitted = self.guard.admit(Rpc::PutModule, header)?;
+        let module = module.ok_or_else(|| missing("header"))?;
+        let host = self.host()?;
+        let put = put::Put {
+            task: self.guard.task(),
+            incarnation: self.guard.incarnation(),
+            host,
+            run: self.runs.of(&admitted.caller),
+            admitted,
+            module: digest("sha256", &module.sha256)?,
+            size: module.size,
+            puts: self.puts.clone(),
+        };
+        put.check()?;
+        Ok(Response::new(Box::pin(ReceiverStream::new(put.serve(requests)))))
     }
 
     async fn call(&self, request: Request<Streaming<v1::CallRequest>>) -> Result<Response<Self::CallStream>, Status> {
-        let first = super::first_message(request.into_inner()).await?.0;
-        let header = match first.and_then(|first| first.kind) {
-            Some(call_request::Kind::Header(call)) => call.header,
+        let (first, requests) = first_message(request.into_inner()).await?;
+        let opening = match first.and_then(|first| first.kind) {
+            Some(call_request::Kind::Opening(opening)) => Some(opening),
             Some(_) | None => None,
         };
-        Err(self.refuse(Rpc::Call, header))
+        let header = opening.as_ref().and_then(|opening| opening.header.clone());
+        let admitted = self.guard.admit(Rpc::Call, header)?;
+        let opening = opening.ok_or_else(|| missing("opening"))?;
+        let host = self.host()?;
+        let run = self.runs.of(&admitted.caller);
+        let module = digest("module_sha256", &opening.module_sha256)?;
+        let opening = OpOpening { caller: admitted.caller.clone(), module, args: opening.argument };
+        let instance = run.instance(&*host, opening)?;
+        let stream = calls::serve(calls::Options {
+            task: self.guard.task(),
+            incarnation: self.guard.incarnation(),
+            admitted,
+            host,
+            run,
+            instance,
+            requests,
+        });
+        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+    }
+
+    async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
+        let v1::FetchRequest { header, value } = request.into_inner();
+        let admitted = self.guard.admit(Rpc::Fetch, header)?;
+        let value = RemoteValue::try_from(value.ok_or_else(|| missing("value"))?)?;
+        let tensor = self.runs.of(&admitted.caller).kept(self.guard.task(), self.guard.incarnation(), &value)?;
+        let header = fetch_response::Kind::Header(v1::FetchHeader {
+            header: response_header(self.guard.incarnation()),
+            tensor: Some((&tensor.ty).into()),
+        });
+        let kinds = std::iter::once(header).chain(chunks(vec![tensor]).map(fetch_response::Kind::Chunk));
+        let message = move |kind| match admitted.session.is_cancelled() {
+            true => Err(admitted.ended().into()),
+            false => Ok(v1::FetchResponse { kind: Some(kind) }),
+        };
+        Ok(Response::new(Box::pin(tokio_stream::iter(kinds.map(message)))))
     }
 }

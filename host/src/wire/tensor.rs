@@ -1,8 +1,9 @@
 //! Tensor headers, and the order of chunks.
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::tensor::{DType, TensorType};
+use crate::tensor::{DType, Tensor, TensorType};
 use crate::wire::v1;
+use bytes::Bytes;
 
 /// Size of the chunks that both ends send, in bytes, a value's last excepted: with frames of 1 MiB the fastest on loopback, small
 /// enough to stay in the cache between copying and encoding. Receivers take any size up to a message's.
@@ -138,6 +139,77 @@ impl ChunkOrder {
     }
 }
 
+/// Puts tensors together from the chunks of a stream. One that came in a single chunk is that chunk, not a copy.
+#[derive(Debug)]
+pub struct Gather {
+    types: Vec<TensorType>,
+    order: ChunkOrder,
+    parts: Vec<Vec<u8>>,
+    whole: Vec<Bytes>,
+}
+
+impl Gather {
+    /// Expects tensors of these types. Memory is taken as their bytes come, so that nothing is held of what was only announced.
+    ///
+    /// # Errors
+    /// `invalid-argument`: a type that can't be served.
+    pub fn new(types: Vec<TensorType>) -> Result<Self> {
+        let order = ChunkOrder::new(&types)?;
+        let count = types.len();
+        Ok(Gather { types, order, parts: vec![Vec::new(); count], whole: vec![Bytes::new(); count] })
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    /// Those of [`ChunkOrder::accept`].
+    pub fn accept(&mut self, chunk: v1::Chunk) -> Result<()> {
+        let item = self.order.accept(&chunk)?;
+        let bytes = self.types[item].checked_size_bytes()?;
+        if chunk.data.len() == bytes {
+            self.whole[item] = chunk.data;
+            return Ok(());
+        }
+        let part = &mut self.parts[item];
+        part.extend_from_slice(&chunk.data);
+        if part.len() == bytes {
+            self.whole[item] = std::mem::take(part).into();
+        }
+        Ok(())
+    }
+
+    /// Whether all bytes have come.
+    pub fn is_complete(&self) -> bool {
+        self.order.is_complete()
+    }
+
+    /// The tensors, in order.
+    ///
+    /// # Errors
+    /// Those of [`ChunkOrder::finish`].
+    pub fn finish(self) -> Result<Vec<Tensor>> {
+        self.order.finish()?;
+        Ok(self.types.into_iter().zip(self.whole).map(|(ty, data)| Tensor { ty, data }).collect())
+    }
+}
+
+/// Cuts tensors into chunks, which share their bytes.
+pub fn chunks(tensors: Vec<Tensor>) -> impl Iterator<Item = v1::Chunk> + Send {
+    (0..).zip(tensors).flat_map(|(item, tensor)| {
+        let mut rest = tensor.data;
+        let mut offset = 0;
+        std::iter::from_fn(move || {
+            if rest.is_empty() {
+                return None;
+            }
+            let data = rest.split_to(rest.len().min(CHUNK_BYTES));
+            let chunk = v1::Chunk { item, offset, data };
+            offset += chunk.data.len() as u64;
+            Some(chunk)
+        })
+    })
+}
+
 fn invalid(message: String) -> Error {
     Error::new(ErrorCode::InvalidArgument, message)
 }
@@ -161,6 +233,30 @@ mod tests {
         assert!(TensorType::try_from(unknown).unwrap_err().message.contains("`99`"));
         assert!(TensorType::try_from(v1::TensorHeader::default()).is_err());
         assert!(tensor_type(v1::DType::F64.into(), vec![u64::MAX, 2]).is_err());
+    }
+
+    #[test]
+    fn tensors_survive_their_chunks() {
+        let tensor = |dtype, elements: usize, seed: u8| Tensor {
+            ty: TensorType::new(dtype, [elements as u64]),
+            data: (0..elements * DType::size_bytes(dtype)).map(|byte| byte as u8 ^ seed).collect(),
+        };
+        let elements = CHUNK_BYTES / 4;
+        let tensors = vec![
+            tensor(DType::F32, 0, 1),
+            tensor(DType::F32, elements, 2),
+            tensor(DType::U8, 2 * CHUNK_BYTES + 3, 3),
+            tensor(DType::S64, 1, 4),
+        ];
+        let mut gather = Gather::new(tensors.iter().map(|tensor| tensor.ty.clone()).collect()).unwrap();
+        let chunks: Vec<_> = super::chunks(tensors.clone()).collect();
+        assert_eq!(chunks.len(), 5);
+        for chunk in chunks {
+            assert!(!gather.is_complete());
+            gather.accept(chunk).unwrap();
+        }
+        assert!(gather.is_complete());
+        assert_eq!(gather.finish().unwrap(), tensors);
     }
 
     /// Items: f32[4] (16 bytes), f32[0], u8[3].

@@ -9,7 +9,7 @@ use source::{Source, files, lines_with, modules_named, root, sources};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Modules without sockets, wasm, protobuf, clock or environment.
-const DOMAIN: [&str; 13] = [
+const DOMAIN: [&str; 14] = [
     "attend",
     "barrier",
     "cluster",
@@ -18,6 +18,7 @@ const DOMAIN: [&str; 13] = [
     "exit",
     "ids",
     "lifetime",
+    "ops",
     "status",
     "sync",
     "tensor",

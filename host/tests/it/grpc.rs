@@ -58,6 +58,7 @@ fn options(task: Task, incarnation: u64, listener: std::net::TcpListener) -> Ser
         leader: None,
         store: Store::default(),
         rejoin_timeout: LONG,
+        ops: None,
         authorize: Arc::new(authorize),
     }
 }

@@ -47,6 +47,7 @@ impl Ps {
             leader: None,
             store: store.clone(),
             rejoin_timeout: Duration::from_secs(5),
+            ops: None,
             authorize: Arc::new(authorize),
         })
         .expect("the listener is good");

@@ -4,7 +4,7 @@
 
 mod kernels;
 
-use dchost_guest::{Result, Variable, WorkerContext, worker_fn};
+use dchost_guest::{Result, Tensor, Variable, WorkerContext, op, ops, worker_fn};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -46,6 +46,18 @@ fn barrier(ctx: &WorkerContext, rounds: usize) -> Result<()> {
     print_times(&times);
     Ok(())
 }
+
+/// Gives back what it is given.
+#[op]
+fn echo(tensor: Tensor) -> Tensor {
+    tensor
+}
+
+/// Takes and gives nothing.
+#[op]
+fn nothing() {}
+
+ops![echo, nothing];
 
 /// Moves `size_bytes` in one direction: `samples` times of `calls` calls.
 fn tensor(ctx: &WorkerContext, direction: &str, size_bytes: usize, samples: usize, calls: usize) -> Result<()> {

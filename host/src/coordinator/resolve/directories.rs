@@ -3,7 +3,6 @@
 use super::fault::Fault;
 use super::settings::{Setting, Settings};
 use crate::text;
-use crate::text;
 
 /// Checks that the directories that the guest shall see, and that of its core dumps, are there; what isn't becomes a fault.
 pub fn check_directories(settings: &mut Settings) {

@@ -12,7 +12,7 @@ use crate::handles::{Handles, Job};
 use crate::runtime::{GuestOptions, Module, RunReport, RunWatch};
 use std::io;
 use std::time::Duration;
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -51,6 +51,11 @@ impl Guests {
             .enable_all()
             .build()?;
         Ok(Guests { runtime: Some(runtime) })
+    }
+
+    /// The runtime, for what else runs guests.
+    pub(super) fn handle(&self) -> Handle {
+        self.runtime().handle().clone()
     }
 
     fn runtime(&self) -> &Runtime {

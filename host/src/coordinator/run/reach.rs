@@ -3,18 +3,23 @@
 use super::guest::{self, Dump, Ended, Overseer};
 use super::{Process, RunOutcome};
 use crate::client::channel::{Connections, Peers, PeersOptions};
+use crate::client::ops::Component;
 use crate::client::variables::RemoteVariables;
+use crate::cluster::Task;
 use crate::context::WorkerContext;
 use crate::coordinator::local::LocalVariables;
+use crate::coordinator::op_host::{self, OpHostOptions};
+use crate::coordinator::ops::{NoOps, PlacedOps};
 use crate::coordinator::outcome::Outcome;
 use crate::coordinator::placement::{PlacedVariables, PlacementOptions};
+use crate::coordinator::plan::op_context;
 use crate::coordinator::resolve::Resolved;
 use crate::coordinator::summary::SummaryFile;
 use crate::error::Result;
 use crate::exit::Exit;
-use crate::handles::{BoxFuture, Handles, Job, TaskVariables};
+use crate::handles::{BoxFuture, Handles, Job, OpHost, Ops, TaskVariables};
 use crate::ids::{Attempt, Caller, ClientUse};
-use crate::runtime::{GuestOptions, Module};
+use crate::runtime::{EngineOptions, GuestOptions, Module};
 use crate::sync::lock;
 use crate::variables::{Store, StoreOptions};
 use std::sync::Arc;
@@ -87,7 +92,7 @@ impl Process {
             Ok(summary) => Arc::new(summary),
             Err(error) => return failed(Exit::Files, format!("{:#}", anyhow::Error::from(error))),
         };
-        let spare = self.spare.clone();
+        let (spare, ops) = (self.spare.clone(), self.ops(module, peers.clone()));
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
             run_task: context.task,
@@ -105,6 +110,7 @@ impl Process {
             context,
             job: Arc::new(WithDefaultTimeout { job: overseer.clone(), timeout: resolved.barrier_timeout }),
             variables: Arc::new(variables),
+            ops,
             console,
             summary: summary.clone(),
             interrupt: interrupted,
@@ -124,6 +130,39 @@ impl Process {
             coredump_dir: coredump_dir.clone().filter(|_| attempt < DUMPED_ATTEMPTS_MAX),
             limits: limits.clone(),
         }
+    }
+
+    /// What a run reaches of ops: those of its own component, on the tasks of its cluster.
+    fn ops(&self, module: &Module, peers: Option<Peers>) -> Arc<dyn Ops> {
+        let Some(peers) = peers else { return Arc::new(NoOps::local()) };
+        let Some(bytes) = module.component_bytes() else { return Arc::new(NoOps::precompiled()) };
+        let component = Component {
+            digest: module.digest(),
+            bytes,
+            args: self.resolved.guest_args.clone(),
+            tensor_bytes_max: self.resolved.limits.tensor_bytes_max,
+        };
+        Arc::new(PlacedOps::new(peers, Arc::new(component)))
+    }
+
+    /// What runs ops for others on this task; none where it has no server.
+    pub(super) fn op_host(&self, task: Task, store: &Store) -> Option<Arc<dyn OpHost>> {
+        let resolved = &self.resolved;
+        let console = self.op_console.clone()?;
+        Some(Arc::new(op_host::Ops::new(OpHostOptions {
+            task,
+            context: Arc::new(op_context(&resolved.cluster, task, resolved.rpc_layer)),
+            // A digest is of the component that runs here.
+            engine: EngineOptions { digest: None, ..resolved.engine.clone() },
+            guest: GuestOptions { args: Vec::new(), coredump_dir: None, ..self.guest_options(0) },
+            store: store.clone(),
+            spare: self.spare.clone(),
+            console,
+            guests: self.guests.handle(),
+            control: Handle::current(),
+            connect_timeout: resolved.connect_timeout,
+            rejoin_timeout: resolved.rejoin_timeout,
+        })))
     }
 
     pub(super) fn store(&self) -> Store {

@@ -11,7 +11,7 @@ use crate::coordinator::outcome::{self, Outcome};
 use crate::coordinator::resolve::values::EndRule;
 use crate::coordinator::resolve::{Listen, Resolved};
 use crate::exit::Exit;
-use crate::handles::{Attend, Probe};
+use crate::handles::{Attend, OpHost, Probe};
 use crate::ids::{Incarnation, RunId};
 use crate::lifetime;
 use crate::server::cluster::LeaderPart;
@@ -52,6 +52,8 @@ pub(super) struct StandingOptions<'a> {
     /// A socket that was handed over, instead of one that is bound here.
     pub(super) listener: Option<TcpListener>,
     pub(super) store: &'a Store,
+    /// Runs ops for others; none where there is no server.
+    pub(super) ops: Option<Arc<dyn OpHost>>,
     /// The sha256 of the module of the run that is to follow.
     pub(super) module_digest: Option<[u8; 32]>,
     /// The context of that run.
@@ -69,7 +71,7 @@ impl Standing {
     /// # Cancel safety
     /// It never waits, so that it is done at its first poll.
     pub(super) async fn start(options: StandingOptions<'_>) -> Result<Self, Outcome> {
-        let StandingOptions { resolved, container, task, listener, store, module_digest, run, stop } = options;
+        let StandingOptions { resolved, container, task, listener, store, ops, module_digest, run, stop } = options;
         let incarnation = Incarnation::draw(&mut rand::rng());
         let run_id = RunId::draw(&mut rand::rng());
         let listener = match (&resolved.listen, listener) {
@@ -103,7 +105,7 @@ impl Standing {
         let (server, guard) = match listener {
             Some(listener) => {
                 let part = leader_handle.clone().map(|leader| LeaderPart::new(leader, container));
-                let server = serve(resolved, task, incarnation, listener, store, part);
+                let server = serve(resolved, task, incarnation, listener, store, part, ops);
                 let (server, guard) = server.map_err(|error| {
                     Outcome::failed(Exit::Files, format!("the server of {task} doesn't start: {error}"))
                 })?;
@@ -307,6 +309,7 @@ fn serve(
     listener: TcpListener,
     store: &Store,
     leader: Option<LeaderPart>,
+    ops: Option<Arc<dyn OpHost>>,
 ) -> io::Result<(Server, Guard)> {
     let server = Server::new(ServerOptions {
         task,
@@ -316,6 +319,7 @@ fn serve(
         leader,
         store: store.clone(),
         rejoin_timeout: resolved.rejoin_timeout,
+        ops,
         authorize: Arc::new(authorize),
     })?;
     let guard = server.guard();

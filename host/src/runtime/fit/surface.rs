@@ -2,7 +2,7 @@
 
 use super::imports::unknown;
 use super::names::InterfaceName;
-use super::{Fault, VERSION, version_fits};
+use super::{Fault, VERSION, ops, version_fits};
 use crate::text::shown;
 use std::collections::BTreeMap;
 use wasmtime::component::Component;
@@ -120,7 +120,8 @@ impl Surface {
             (false, true) => Some(World::OpExports),
             (false, false) => None,
         };
-        let exports = names.keys().take(ITEMS_MAX).map(|name| export(name, export_faults)).collect();
+        let ops = ops::find(engine, component).err();
+        let exports = names.keys().take(ITEMS_MAX).map(|name| export(name, export_faults, ops.as_ref())).collect();
         Surface { world, imports, exports, more }
     }
 }
@@ -128,8 +129,8 @@ impl Surface {
 fn import(engine: &wasmtime::Engine, name: &str, item: &ComponentItem, faults: &[Fault]) -> Item {
     let verdict = faults.first().map_or(Verdict::Served, |fault| fault.verdict);
     if let Some(first) = faults.first() {
-        // Its verdict and name stand beside it.
-        let note = first.text.split_once("  ").map_or(first.text.as_str(), |(_, note)| note.trim_start());
+        // Its name stands beside it too.
+        let note = after_blanks(&first.text);
         let mut note = note.strip_prefix(&format!("`{}`: ", shown(name))).unwrap_or(note).to_owned();
         if faults.len() > 1 {
             note += &format!("; and {} more in it", faults.len() - 1);
@@ -158,7 +159,7 @@ fn import(engine: &wasmtime::Engine, name: &str, item: &ComponentItem, faults: &
 /// What of an interface of dchost is answered with unimplemented.
 fn later(engine: &wasmtime::Engine, interface: &str, item: &ComponentItem) -> (Verdict, Option<String>) {
     match interface {
-        "ops" | "kernels" => (Verdict::ServedLater, Some("each call is answered with unimplemented".to_owned())),
+        "kernels" => (Verdict::ServedLater, Some("each call is answered with unimplemented".to_owned())),
         "variables" => {
             let ComponentItem::ComponentInstance(instance) = item else { return (Verdict::Served, None) };
             let later: Vec<_> =
@@ -181,19 +182,27 @@ fn grant(name: InterfaceName<'_>) -> Option<&'static str> {
     }
 }
 
-fn export(name: &str, faults: &[Fault]) -> Item {
+fn export(name: &str, faults: &[Fault], ops_fault: Option<&Fault>) -> Item {
     let parsed = InterfaceName::parse(name);
     let entry = parsed.is_some_and(|parsed| parsed.is("dchost:worker", "entry"));
     let ops = parsed.is_some_and(|parsed| parsed.is("dchost:worker", "op-entry"));
     let (verdict, note) = match faults.first() {
         Some(fault) if entry => (fault.verdict, Some("see the reason below".to_owned())),
         _ if entry => (Verdict::Served, None),
-        _ if ops && version_fits(name) => (
-            Verdict::ServedLater,
-            Some("ops that other tasks call; their names are known by running it only".to_owned()),
-        ),
+        _ if ops && version_fits(name) => match ops_fault {
+            Some(fault) => (fault.verdict, Some(format!("{}; its ops can't be called", after_blanks(&fault.text)))),
+            None => (
+                Verdict::Served,
+                Some("ops that other tasks call; their names are known by running it only".to_owned()),
+            ),
+        },
         _ if ops => (Verdict::WrongVersion, Some(format!("host knows {}.{}.x", VERSION.0, VERSION.1))),
         _ => (Verdict::Unused, None),
     };
     Item { name: shown(name), verdict, note }
+}
+
+/// The text of a fault without its kind, which stands beside it as a verdict.
+fn after_blanks(text: &str) -> &str {
+    text.split_once("  ").map_or(text, |(_, rest)| rest.trim_start())
 }

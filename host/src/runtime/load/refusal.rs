@@ -88,6 +88,16 @@ pub enum LoadError {
         /// The sha256 that it has; of precompiled code, that of its source.
         found: [u8; 32],
     },
+    /// Bytes other than those that were announced.
+    #[error("`{path}` has the digest sha256:{}, but was announced as sha256:{}", hex(found), hex(announced))]
+    Announced {
+        /// The component.
+        path: String,
+        /// The sha256 by which it was asked for.
+        announced: [u8; 32],
+        /// The sha256 that it has.
+        found: [u8; 32],
+    },
     /// A file of `dchost compile`, where those are not allowed.
     #[error(
         "`{path}` is precompiled code, which no sandbox holds: give the component (.wasm) that it was made from, \
@@ -184,7 +194,7 @@ pub enum LoadError {
         path: String,
     },
     /// It asks for what dchost doesn't offer, or lacks what dchost calls.
-    #[error("`{path}` does not fit world `worker` of dchost:worker@0.1.0\n{misfit}")]
+    #[error("`{path}` does not fit world `{}` of dchost:worker@0.1.0\n{misfit}", .misfit.world.as_str())]
     Misfit {
         /// The file.
         path: String,
@@ -228,6 +238,7 @@ impl LoadError {
             | LoadError::PrecompiledByOther { .. }
             | LoadError::PrecompiledDamaged { .. }
             | LoadError::AlreadyCompiled { .. }
+            | LoadError::Announced { .. }
             | LoadError::Precompiled { .. }
             | LoadError::Feature { .. }
             | LoadError::Costly { .. }

@@ -6,6 +6,7 @@ use dchost::client::channel::{Lane, Try};
 use dchost::client::probe::Dialer;
 use dchost::error::{Error, ErrorCode};
 use dchost::handles::{Probe as _, ProbeOutcome};
+use dchost::server::guard::Rpc;
 use dchost::wire::header::Header;
 use dchost::wire::status::from_status;
 use dchost::wire::v1;
@@ -63,26 +64,33 @@ async fn every_rpc_is_refused_when_authorization_denies() {
             }
         }
     }
-    assert_eq!(called, 13);
+    assert_eq!(called, Rpc::ALL.len());
     server.stop().await;
 }
 
 #[tokio::test]
-async fn rpc_without_header_is_refused_and_ops_are_unimplemented() {
+async fn rpc_without_header_is_refused_and_a_server_may_run_no_ops() {
     let server = start(options(PS, 7, listener()));
     let channel = channel(server.addr).await;
-    for rpc in ["Cluster/GetStatus", "Cluster/Session", "Cluster/Attend", "Variables/Push", "Ops/Call", "Ops/PutModule"]
-    {
+    for rpc in [
+        "Cluster/GetStatus",
+        "Cluster/Session",
+        "Cluster/Attend",
+        "Variables/Push",
+        "Ops/Call",
+        "Ops/PutModule",
+        "Ops/Fetch",
+    ] {
         let status = call_blindly(channel.clone(), format!("/dchost.v1.{rpc}")).await;
         assert_eq!(from_status(&status).to_string(), "invalid-argument: `header` is missing", "{rpc}");
     }
     let _lease = server.guard.sessions().open(&caller(1)).expect("there is room");
     let call = v1::CallRequest {
-        kind: Some(v1::call_request::Kind::Header(v1::CallHeader { header: header(), ..Default::default() })),
+        kind: Some(v1::call_request::Kind::Opening(v1::Opening { header: header(), ..Default::default() })),
     };
     let mut ops = v1::ops_client::OpsClient::new(channel);
     let status = ops.call(tokio_stream::once(call)).await.expect_err("it is not served");
-    assert_eq!(from_status(&status).code, ErrorCode::Unimplemented);
+    assert_eq!(from_status(&status).code, ErrorCode::FailedPrecondition);
     server.stop().await;
 }
 

@@ -1,0 +1,402 @@
+//! The task that owns a stream of calls.
+
+use super::put::put;
+use super::{Component, Slot, SlotState};
+use crate::client::channel::{Lane, Peers, Try};
+use crate::cluster::Task;
+use crate::error::{Error, ErrorCode, Result};
+use crate::handles::{OpCall, OpInput};
+use crate::ids::Incarnation;
+use crate::ops::op_failed;
+use crate::tensor::{Tensor, TensorType};
+use crate::wire::status::{error_from_wire, from_status};
+use crate::wire::tensor::{Gather, chunks};
+use crate::wire::v1::ops_client::OpsClient;
+use crate::wire::v1::{self, call_request, call_response};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Code, Status, Streaming};
+
+/// Messages that wait for the connection.
+const QUEUED: usize = 4;
+
+/// What a run asks of the stream.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// Begin a call.
+    Start { number: u64, call: OpCall, slot: Arc<Slot> },
+    /// Send its results as soon as they are there.
+    Take { number: u64 },
+    /// End it.
+    Cancel { number: u64 },
+    /// End it; nobody wants to know.
+    GiveUp { number: u64 },
+    /// Forget results; none: all of the call.
+    Release { number: u64, results: Vec<u32> },
+}
+
+/// Keeps a stream to `task` until the run's end, and opens another after it broke.
+pub(super) async fn keep(
+    peers: Peers,
+    task: Task,
+    component: Arc<Component>,
+    mut commands: mpsc::UnboundedReceiver<Command>,
+) {
+    // Commands that wait for a stream.
+    let mut waiting: VecDeque<Command> = VecDeque::new();
+    while let Some(command) = commands.recv().await {
+        waiting.push_back(command);
+        // What was kept or under way has gone with the session, or is freed by it: only a call needs a stream.
+        if !matches!(waiting.front(), Some(Command::Start { .. })) {
+            waiting.clear();
+            continue;
+        }
+        let opening = open(&peers, task, &component);
+        tokio::pin!(opening);
+        let opened = loop {
+            tokio::select! {
+                opened = &mut opening => break opened,
+                command = commands.recv() => match command {
+                    Some(command) => waiting.push_back(command),
+                    None => return,
+                },
+            }
+        };
+        let error = match opened {
+            Ok(stream) => {
+                let calls = Calls::new(task, &component, stream.incarnation);
+                calls.run(stream, &mut waiting, &mut commands).await
+            }
+            Err(error) => Some(error),
+        };
+        let Some(error) = error else { return };
+        for command in waiting.drain(..) {
+            if let Command::Start { slot, .. } = command {
+                slot.fail(error.clone());
+            }
+        }
+    }
+}
+
+/// An open stream.
+struct Opened {
+    requests: mpsc::Sender<v1::CallRequest>,
+    answers: Streaming<v1::CallResponse>,
+    incarnation: Incarnation,
+}
+
+async fn open(peers: &Peers, task: Task, component: &Component) -> Result<Opened> {
+    peers
+        .call(task, Lane::Bulk, false, |at: Try| async move {
+            put(&at, component).await?;
+            let (requests, stream) = mpsc::channel(QUEUED);
+            let opening = call_request::Kind::Opening(v1::Opening {
+                header: Some(at.header),
+                module_sha256: component.digest.to_vec().into(),
+                argument: component.args.clone(),
+            });
+            requests.try_send(message(opening)).expect("the channel is new and has room");
+            let mut answers = OpsClient::new(at.channel).call(ReceiverStream::new(stream)).await?.into_inner();
+            let strange = || Status::from(Error::new(ErrorCode::Internal, "a stream of calls began without an answer"));
+            let Some(call_response::Kind::Opened(header)) = answers.message().await?.and_then(|answer| answer.kind)
+            else {
+                return Err(strange());
+            };
+            let incarnation = Incarnation(header.incarnation);
+            Ok(Opened { requests, answers, incarnation })
+        })
+        .await
+}
+
+/// Results that are on their way.
+struct Arriving {
+    number: u64,
+    gather: Gather,
+    /// The task keeps them as well.
+    kept: bool,
+}
+
+/// The calls of one open stream.
+struct Calls<'a> {
+    task: Task,
+    component: &'a Component,
+    incarnation: Incarnation,
+    slots: HashMap<u64, Slotted>,
+    arriving: Option<Arriving>,
+    /// Messages about calls, which go before bytes.
+    urgent: VecDeque<v1::CallRequest>,
+    /// Beginnings of calls with their bytes, in order.
+    outgoing: VecDeque<Box<dyn Iterator<Item = v1::CallRequest> + Send>>,
+}
+
+struct Slotted {
+    slot: Arc<Slot>,
+    /// Asked for, so that the task doesn't keep what it sends.
+    taken: bool,
+    /// Its beginning is sent, so that it may be spoken of.
+    begun: bool,
+}
+
+impl Calls<'_> {
+    fn new(task: Task, component: &Component, incarnation: Incarnation) -> Calls<'_> {
+        Calls {
+            task,
+            component,
+            incarnation,
+            slots: HashMap::new(),
+            arriving: None,
+            urgent: VecDeque::new(),
+            outgoing: VecDeque::new(),
+        }
+    }
+
+    /// Serves the run until the stream breaks (why), or the run ends (none).
+    async fn run(
+        mut self,
+        stream: Opened,
+        waiting: &mut VecDeque<Command>,
+        commands: &mut mpsc::UnboundedReceiver<Command>,
+    ) -> Option<Error> {
+        let Opened { requests, mut answers, .. } = stream;
+        for command in waiting.drain(..) {
+            self.command(command);
+        }
+        let error = loop {
+            let next = self.next_message();
+            let has_next = next.is_some();
+            tokio::select! {
+                command = commands.recv() => match command {
+                    Some(command) => self.command(command),
+                    None => return None,
+                },
+                answer = answers.message() => match answer {
+                    Ok(Some(answer)) => {
+                        if let Err(error) = self.answer(answer) {
+                            break error;
+                        }
+                    }
+                    Ok(None) => break self.broken("it ended"),
+                    Err(status) => break match crate::wire::status::answer(&status) {
+                        Some(error) => error,
+                        None => self.broken(&from_status(&status).message),
+                    },
+                },
+                permit = requests.reserve(), if has_next => match permit {
+                    Ok(permit) => {
+                        if let Some(next) = next {
+                            permit.send(next);
+                            continue;
+                        }
+                    }
+                    Err(_) => break self.broken("it takes nothing any more"),
+                },
+            }
+            if let Some(next) = next {
+                self.urgent.push_front(next);
+            }
+        };
+        for slotted in self.slots.into_values() {
+            slotted.slot.fail(op_failed(
+                error.code,
+                self.task,
+                &slotted.slot.op,
+                &format!("is lost: {}", error.message),
+            ));
+        }
+        Some(error)
+    }
+
+    fn broken(&self, why: &str) -> Error {
+        let message = format!("the connection to {} broke while ops ran there: {why}", self.task);
+        Error::new(ErrorCode::PeerFailed, message).with_tasks([self.task])
+    }
+
+    /// The next message to send: what is urgent, else the next of the calls that begin.
+    fn next_message(&mut self) -> Option<v1::CallRequest> {
+        if let Some(urgent) = self.urgent.pop_front() {
+            return Some(urgent);
+        }
+        while let Some(call) = self.outgoing.front_mut() {
+            match call.next() {
+                Some(message) => {
+                    if let Some(call_request::Kind::Header(header)) = &message.kind {
+                        self.begun(header.call);
+                    }
+                    return Some(message);
+                }
+                None => drop(self.outgoing.pop_front()),
+            }
+        }
+        None
+    }
+
+    /// What was asked of a call before it began follows its beginning.
+    fn begun(&mut self, number: u64) {
+        if let Some(slotted) = self.slots.get_mut(&number) {
+            slotted.begun = true;
+            if slotted.taken {
+                self.urgent.push_back(message(call_request::Kind::Take(v1::Take { call: number })));
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        let mut say = |kind| self.urgent.push_back(message(kind));
+        match command {
+            Command::Start { number, call, slot } => {
+                self.slots.insert(number, Slotted { slot, taken: false, begun: false });
+                self.outgoing.push_back(begin(number, call));
+            }
+            Command::Take { number } => {
+                let Some(slotted) = self.slots.get_mut(&number) else { return };
+                slotted.taken = true;
+                if slotted.begun {
+                    say(call_request::Kind::Take(v1::Take { call: number }));
+                }
+            }
+            Command::Cancel { number } => match self.slots.get(&number) {
+                Some(slotted) if slotted.begun => say(call_request::Kind::Cancel(v1::Cancel { call: number })),
+                // Its turn to be sent hasn't come: it is sent all the same, since its place is taken, and cancelled then.
+                Some(_) => self.outgoing.push_back(Box::new(std::iter::once(message(call_request::Kind::Cancel(
+                    v1::Cancel { call: number },
+                ))))),
+                None => {}
+            },
+            Command::GiveUp { number } => {
+                // Results of a call without a slot are freed there when they come.
+                if self.slots.remove(&number).is_some() {
+                    self.outgoing.push_back(Box::new(std::iter::once(message(call_request::Kind::Cancel(
+                        v1::Cancel { call: number },
+                    )))));
+                }
+            }
+            Command::Release { number, results } => {
+                self.slots.remove(&number);
+                say(call_request::Kind::Drop(v1::Drop { call: number, result: results }));
+            }
+        }
+    }
+
+    fn answer(&mut self, answer: v1::CallResponse) -> Result<()> {
+        let strange = |what: &str| Error::new(ErrorCode::Internal, format!("{} answers calls with {what}", self.task));
+        match answer.kind {
+            Some(call_response::Kind::Result(result)) => {
+                if self.arriving.is_some() {
+                    return Err(strange("a result before the bytes of the one before are complete"));
+                }
+                self.result(result)
+            }
+            Some(call_response::Kind::Chunk(chunk)) => {
+                let Some(arriving) = &mut self.arriving else { return Err(strange("bytes of nothing")) };
+                arriving.gather.accept(chunk)?;
+                self.arrived()
+            }
+            Some(call_response::Kind::Opened(_)) => Err(strange("an opening twice")),
+            // Of a newer dchost.
+            None => Ok(()),
+        }
+    }
+
+    fn result(&mut self, result: v1::CallResult) -> Result<()> {
+        let v1::CallResult { call, code, detail, message: text, tensor, with_data } = result;
+        let known = self.slots.contains_key(&call);
+        if code != 0 {
+            let error = error_from_wire(
+                Code::from_i32(i32::try_from(code).unwrap_or(i32::MAX)),
+                detail.unwrap_or_default(),
+                text,
+            );
+            if let Some(slotted) = self.slots.remove(&call) {
+                slotted.slot.fail(error);
+            }
+            return Ok(());
+        }
+        let types: Vec<TensorType> = tensor.into_iter().map(TensorType::try_from).collect::<Result<_>>()?;
+        let bytes = types.iter().try_fold(0_u64, |sum, ty| Ok::<_, Error>(sum + ty.checked_size_bytes()? as u64))?;
+        if with_data {
+            let kept = self.slots.get(&call).is_none_or(|slotted| !slotted.taken);
+            // A call that was given up: its bytes are passed over, and freed there.
+            self.arriving = Some(Arriving { number: call, gather: Gather::new(types)?, kept });
+            return self.arrived();
+        }
+        if !known {
+            self.urgent.push_back(message(call_request::Kind::Drop(v1::Drop { call, result: Vec::new() })));
+            return Ok(());
+        }
+        let max = self.component.tensor_bytes_max;
+        let incarnation = self.incarnation;
+        let Some(slotted) = self.slots.get(&call) else { return Ok(()) };
+        if slotted.taken && bytes > max {
+            let what = format!("has results of {bytes} bytes, at most {max} are taken here (--max-tensor)");
+            let error = op_failed(ErrorCode::ResourceExhausted, self.task, &slotted.slot.op, &what);
+            let error = error.with_names([&*slotted.slot.op, "--max-tensor"]);
+            slotted.slot.fail(error);
+            self.slots.remove(&call);
+            self.urgent.push_back(message(call_request::Kind::Drop(v1::Drop { call, result: Vec::new() })));
+            return Ok(());
+        }
+        slotted.slot.set(|state| match state {
+            SlotState::Running => SlotState::Kept { incarnation, types },
+            other => other,
+        });
+        Ok(())
+    }
+
+    /// Hands results on whose bytes are complete.
+    fn arrived(&mut self) -> Result<()> {
+        let Some(Arriving { number, gather, kept }) = self.arriving.take_if(|arriving| arriving.gather.is_complete())
+        else {
+            return Ok(());
+        };
+        let tensors: Vec<Tensor> = gather.finish()?;
+        let incarnation = self.incarnation;
+        match self.slots.remove(&number) {
+            Some(slotted) => {
+                let mut wanted = true;
+                slotted.slot.set(|state| match state {
+                    SlotState::Running | SlotState::Kept { .. } => SlotState::Here { incarnation, tensors, kept },
+                    other => {
+                        wanted = false;
+                        other
+                    }
+                });
+                if !wanted && kept {
+                    self.urgent
+                        .push_back(message(call_request::Kind::Drop(v1::Drop { call: number, result: Vec::new() })));
+                }
+            }
+            None if kept => {
+                self.urgent.push_back(message(call_request::Kind::Drop(v1::Drop { call: number, result: Vec::new() })));
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// The messages of a call's beginning.
+fn begin(number: u64, call: OpCall) -> Box<dyn Iterator<Item = v1::CallRequest> + Send> {
+    let mut tensors = Vec::new();
+    let mut inputs = Vec::with_capacity(call.inputs.len());
+    for input in call.inputs {
+        let kind = match input {
+            OpInput::Tensor(tensor) => {
+                let header = v1::input::Kind::Tensor((&tensor.ty).into());
+                tensors.push(tensor);
+                header
+            }
+            OpInput::Remote(value) => v1::input::Kind::Remote((&value).into()),
+        };
+        inputs.push(v1::Input { kind: Some(kind) });
+    }
+    let timeout_ms = call.timeout.map_or(0, |timeout| u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX).max(1));
+    let header = v1::CallHeader { call: number, op: call.op, input: inputs, timeout_ms };
+    let header = call_request::Kind::Header(header);
+    Box::new(std::iter::once(header).chain(chunks(tensors).map(call_request::Kind::Chunk)).map(message))
+}
+
+fn message(kind: call_request::Kind) -> v1::CallRequest {
+    v1::CallRequest { kind: Some(kind) }
+}

@@ -1,0 +1,364 @@
+//! Ops of others on this task: the components that they bring, and an instance for each of their runs.
+//!
+//! A component is compiled once, whoever brings it, and kept while an instance of it lives; beyond that as long as there is
+//! room. An instance is a queue and, from its first call on, a store on the guest runtime. It sees the context and the variables
+//! of this task, under the container and attempt of its caller, as a run of its own.
+
+use super::local::LocalVariables;
+use super::ops::NoOps;
+use super::placement::{PlacedVariables, PlacementOptions};
+use crate::client::channel::{Connections, Peers, PeersOptions};
+use crate::client::ops::Fetcher;
+use crate::client::variables::RemoteVariables;
+use crate::cluster::Task;
+use crate::context::WorkerContext;
+use crate::error::{Error, ErrorCode, Result};
+use crate::handles::{BoxFuture, Console, Handles, Job, OpHost, OpInstance, OpLimits, OpOpening, RemoteValue, Summary};
+use crate::ids::{Caller, RunId};
+use crate::runtime::{Engine, EngineOptions, GuestOptions, LoadError, Module, OpGuest};
+use crate::sync::lock;
+use crate::tensor::Tensor;
+use crate::variables::{Spare, Store};
+use bytes::Bytes;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tracing::{debug, warn};
+
+/// Most instances at once, over all callers: each may take `--max-memory`.
+const INSTANCES_MAX: usize = 256;
+
+/// Most components that are kept; those of no instance make room, the one that was used longest ago first.
+const COMPONENTS_MAX: usize = 64;
+
+/// Most bytes of components that are kept. Their code is several times as large.
+const COMPONENT_BYTES_MAX: u64 = 256 << 20;
+
+/// What ops on a task are run with.
+#[derive(Clone)]
+pub struct OpHostOptions {
+    /// This task.
+    pub task: Task,
+    /// What an op sees of its place.
+    pub context: Arc<WorkerContext>,
+    /// How components are compiled.
+    pub engine: EngineOptions,
+    /// What instances are granted, and their limits; arguments are the caller's.
+    pub guest: GuestOptions,
+    /// This task's variables.
+    pub store: Store,
+    /// Memory of large values.
+    pub spare: Spare,
+    /// Where their output goes.
+    pub console: Arc<dyn Console>,
+    /// The guest runtime.
+    pub guests: Handle,
+    /// The control runtime.
+    pub control: Handle,
+    /// How long a task may stay unreachable at first contact.
+    pub connect_timeout: Duration,
+    /// How long a task may stay unreachable after contact.
+    pub rejoin_timeout: Duration,
+}
+
+/// Runs ops for others. Cheap to clone.
+#[derive(Clone)]
+pub struct Ops(Arc<Inner>);
+
+struct Inner {
+    options: OpHostOptions,
+    fetcher: Fetcher,
+    components: Mutex<Components>,
+    /// One compiles at a time: it takes all cores as it is.
+    compiling: tokio::sync::Mutex<Option<Engine>>,
+    instances: Arc<Semaphore>,
+}
+
+#[derive(Default)]
+struct Components {
+    loaded: HashMap<[u8; 32], Loaded>,
+    /// Counts uses, to tell which was longest ago.
+    uses: u64,
+}
+
+struct Loaded {
+    module: Module,
+    bytes: Bytes,
+    used: u64,
+    /// Held by each instance.
+    instances: Arc<()>,
+}
+
+impl Components {
+    fn used(&mut self, module: &[u8; 32]) -> Option<&Loaded> {
+        self.uses += 1;
+        let uses = self.uses;
+        self.loaded.get_mut(module).map(|loaded| {
+            loaded.used = uses;
+            &*loaded
+        })
+    }
+
+    /// Makes room for one of so many bytes.
+    ///
+    /// # Errors
+    /// `resource-exhausted`: all of them are in use.
+    fn make_room(&mut self, task: Task, bytes: u64) -> Result<()> {
+        let full = |components: &Components| {
+            let held: u64 = components.loaded.values().map(|loaded| loaded.bytes.len() as u64).sum();
+            components.loaded.len() >= COMPONENTS_MAX || held.saturating_add(bytes) > COMPONENT_BYTES_MAX
+        };
+        while !self.loaded.is_empty() && full(self) {
+            let idle = self.loaded.iter().filter(|(_, loaded)| Arc::strong_count(&loaded.instances) == 1);
+            let Some((&oldest, _)) = idle.min_by_key(|(_, loaded)| loaded.used) else {
+                let message = format!(
+                    "{task} runs ops of {} components, and has no room for another of {bytes} bytes (at most \
+                     {COMPONENTS_MAX}, {COMPONENT_BYTES_MAX} bytes together): try again when some have ended",
+                    self.loaded.len()
+                );
+                return Err(Error::new(ErrorCode::ResourceExhausted, message).with_tasks([task]));
+            };
+            self.loaded.remove(&oldest);
+        }
+        Ok(())
+    }
+}
+
+impl Ops {
+    /// Makes the host; nothing is compiled or started before somebody asks.
+    pub fn new(options: OpHostOptions) -> Self {
+        let OpHostOptions { context, control, guest, .. } = &options;
+        let fetcher = Fetcher::new(context.cluster.clone(), control.clone(), guest.limits.tensor_bytes_max);
+        Ops(Arc::new(Inner {
+            fetcher,
+            options,
+            components: Mutex::default(),
+            compiling: tokio::sync::Mutex::default(),
+            instances: Arc::new(Semaphore::new(INSTANCES_MAX)),
+        }))
+    }
+
+    async fn compile(&self, module: [u8; 32], component: Bytes) -> Result<()> {
+        let Inner { options, compiling, components, .. } = &*self.0;
+        let mut engine = compiling.lock().await;
+        // Somebody else may have brought it meanwhile.
+        if lock(components).used(&module).is_some() {
+            return Ok(());
+        }
+        lock(components).make_room(options.task, component.len() as u64)?;
+        let refuse = |why: String| {
+            let message = format!("{} can't run the component: {why}", options.task);
+            Error::new(ErrorCode::FailedPrecondition, message).with_tasks([options.task])
+        };
+        let made = match engine.take() {
+            Some(engine) => engine,
+            None => Engine::new(options.engine.clone())
+                .map_err(|error| refuse(format!("{:#}", anyhow::Error::from(error))))?,
+        };
+        let name = format!("{}.wasm", crate::text::hex(&module[..8]));
+        let loaded = made.load_ops(&name, component.clone(), module).await;
+        *engine = Some(made);
+        let loaded = loaded.map_err(|error| match error {
+            LoadError::Announced { .. } => Error::new(ErrorCode::InvalidArgument, error.to_string()),
+            error => refuse(format!("{:#}", anyhow::Error::from(error))),
+        })?;
+        debug!(component = name, bytes = component.len(), "a component for ops is here");
+        let mut components = lock(components);
+        components.uses += 1;
+        let used = components.uses;
+        components.loaded.insert(module, Loaded { module: loaded, bytes: component, used, instances: Arc::default() });
+        Ok(())
+    }
+}
+
+impl OpHost for Ops {
+    fn limits(&self) -> OpLimits {
+        let OpHostOptions { engine, guest, .. } = &self.0.options;
+        OpLimits { component_bytes_max: engine.module_bytes_max, tensor_bytes_max: guest.limits.tensor_bytes_max }
+    }
+
+    fn component(&self, module: &[u8; 32]) -> Option<Bytes> {
+        lock(&self.0.components).used(module).map(|loaded| loaded.bytes.clone())
+    }
+
+    fn load(&self, module: [u8; 32], component: Bytes) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.compile(module, component))
+    }
+
+    fn fetch(&self, caller: Caller, value: RemoteValue) -> BoxFuture<'static, Result<Tensor>> {
+        let fetcher = self.0.fetcher.clone();
+        Box::pin(async move { fetcher.fetch(caller, value).await })
+    }
+
+    fn open(&self, opening: OpOpening) -> Result<Arc<dyn OpInstance>> {
+        let Inner { options, components, instances, .. } = &*self.0;
+        let task = options.task;
+        let (module, held) = match lock(components).used(&opening.module) {
+            Some(loaded) => (loaded.module.clone(), loaded.instances.clone()),
+            None => {
+                let message = format!("{task} has dropped the component meanwhile: put it again");
+                return Err(Error::new(ErrorCode::NotFound, message).with_names(["module"]));
+            }
+        };
+        let room = instances.clone().try_acquire_owned().map_err(|_| {
+            let message = format!("{task} runs {INSTANCES_MAX} instances of ops already, for as many runs");
+            Error::new(ErrorCode::ResourceExhausted, message).with_tasks([task])
+        })?;
+        let (jobs, queue) = mpsc::unbounded_channel();
+        let instance = Running { options: options.clone(), opening, module, _held: held, _room: room };
+        options.guests.spawn(instance.serve(queue));
+        Ok(Arc::new(Queue(jobs)))
+    }
+}
+
+/// The end of an instance's queue that callers have; the instance ends with it.
+struct Queue(mpsc::UnboundedSender<Work>);
+
+/// A call that waits. Its caller is gone when the reply is closed.
+struct Work {
+    op: String,
+    inputs: BoxFuture<'static, Result<Vec<Tensor>>>,
+    reply: oneshot::Sender<Result<Vec<Tensor>>>,
+}
+
+impl OpInstance for Queue {
+    fn call(
+        &self,
+        op: String,
+        inputs: BoxFuture<'static, Result<Vec<Tensor>>>,
+    ) -> BoxFuture<'static, Result<Vec<Tensor>>> {
+        let (reply, answer) = oneshot::channel();
+        let sent = self.0.send(Work { op, inputs, reply });
+        Box::pin(async move {
+            let gone = || Error::new(ErrorCode::Cancelled, "the instance that runs ops is being ended");
+            sent.map_err(|_| gone())?;
+            answer.await.unwrap_or_else(|_| Err(gone()))
+        })
+    }
+}
+
+/// An instance.
+struct Running {
+    options: OpHostOptions,
+    opening: OpOpening,
+    module: Module,
+    /// Keeps the component loaded.
+    _held: Arc<()>,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Running {
+    /// Runs what comes, in order, until nobody can send any more.
+    async fn serve(self, mut queue: mpsc::UnboundedReceiver<Work>) {
+        let task = self.options.task;
+        let (peers, handles, _interrupt) = self.handles();
+        let guest = GuestOptions { args: self.opening.args.clone(), ..self.options.guest.clone() };
+        let mut guest = self.module.open_ops(guest, handles);
+        while let Some(Work { op, inputs, mut reply }) = queue.recv().await {
+            let work = async {
+                let guest = guest.as_mut().map_err(|error| error.clone())?;
+                let inputs = inputs.await?;
+                run(guest, task, &op, inputs).await
+            };
+            tokio::select! {
+                // Who gave up wants nothing to begin.
+                biased;
+                () = reply.closed() => {}
+                result = work => {
+                    // Who gave up meanwhile is not told.
+                    let _ = reply.send(result);
+                }
+            }
+        }
+        drop(guest);
+        peers.close().await;
+    }
+
+    /// What the instance may reach: as a run of its own, in its caller's container.
+    fn handles(&self) -> (Peers, Handles, watch::Sender<Option<Error>>) {
+        let OpHostOptions { task, context, store, spare, console, control, connect_timeout, rejoin_timeout, .. } =
+            &self.options;
+        let Caller { container, attempt, .. } = &self.opening.caller;
+        let peers = Peers::new(PeersOptions {
+            cluster: context.cluster.clone(),
+            caller: Caller {
+                container: container.clone(),
+                task: Some(*task),
+                run_id: RunId::draw(&mut rand::rng()),
+                attempt: *attempt,
+            },
+            client_use: None,
+            connections: Connections::default(),
+            runtime: control.clone(),
+            connect_timeout: *connect_timeout,
+            rejoin_timeout: *rejoin_timeout,
+        });
+        let local = LocalVariables::new(store.clone(), container.clone(), *attempt, control.clone());
+        let (remote, reads) = (peers.clone(), spare.clone());
+        let variables = PlacedVariables::new(PlacementOptions {
+            cluster: context.cluster.clone(),
+            run_task: Some(*task),
+            process_task: Some(*task),
+            local: Arc::new(local.with_spare(spare.clone())),
+            remote: Box::new(move |task| {
+                Arc::new(RemoteVariables::new(remote.clone(), task).with_spare(reads.clone()))
+            }),
+            chief_ended: watch::channel(None).1,
+            runtime: control.clone(),
+        });
+        let (interrupt, interrupted) = watch::channel(None);
+        let handles = Handles {
+            context: context.clone(),
+            job: Arc::new(OpJob { attempt: attempt.map_or(0, |attempt| attempt.number) }),
+            variables: Arc::new(variables),
+            ops: Arc::new(NoOps::within_op()),
+            console: console.clone(),
+            summary: Arc::new(NoSummary),
+            interrupt: interrupted,
+        };
+        (peers, handles, interrupt)
+    }
+}
+
+async fn run(guest: &mut OpGuest, task: Task, op: &str, inputs: Vec<Tensor>) -> Result<Vec<Tensor>> {
+    match guest.call(op, inputs).await {
+        Ok(results) => Ok(results),
+        Err(end) => {
+            if let Some(report) = end.report() {
+                // A line each: the log escapes newlines.
+                report.lines().for_each(|line| warn!("{line}"));
+            }
+            Err(end.error(task, op))
+        }
+    }
+}
+
+/// The job as an op sees it: none that it could meet anybody in.
+struct OpJob {
+    attempt: u32,
+}
+
+impl Job for OpJob {
+    fn barrier<'a>(&'a self, _name: &'a str, _timeout: Option<Duration>) -> BoxFuture<'a, Result<()>> {
+        let error =
+            Error::new(ErrorCode::FailedPrecondition, "no barrier in an op: let worker_fn wait, and then start ops");
+        Box::pin(async { Err(error) })
+    }
+
+    fn training_ended(&self) -> bool {
+        false
+    }
+
+    fn attempt(&self) -> u32 {
+        self.attempt
+    }
+}
+
+/// Drops scalars: they are worker_fn's.
+struct NoSummary;
+
+impl Summary for NoSummary {
+    fn scalar(&self, _tag: &str, _step: u64, _value: f64) {}
+}

@@ -1,0 +1,127 @@
+//! Takes a component from a caller that has it, or learns that it is here already.
+
+use super::run::Run;
+use crate::cluster::Task;
+use crate::error::{Error, ErrorCode, Result};
+use crate::handles::OpHost;
+use crate::ids::Incarnation;
+use crate::server::guard::Admitted;
+use crate::wire::header::{missing, response_header};
+use crate::wire::ops::{DIGEST_BYTES, digest, proof};
+use crate::wire::v1;
+use crate::wire::v1::put_module_request::Kind;
+use rand::Rng as _;
+use std::sync::Arc;
+use tokio::sync::{Semaphore, mpsc};
+use tonic::{Status, Streaming};
+
+/// Answers of one stream: a challenge, wanted, ready or an error.
+const ANSWERS_MAX: usize = 4;
+
+/// A component that a caller offers.
+pub(super) struct Put {
+    pub(super) task: Task,
+    pub(super) incarnation: Incarnation,
+    pub(super) host: Arc<dyn OpHost>,
+    pub(super) run: Arc<Run>,
+    pub(super) admitted: Admitted,
+    pub(super) module: [u8; DIGEST_BYTES],
+    pub(super) size: u64,
+    pub(super) puts: Arc<Semaphore>,
+}
+
+impl Put {
+    /// Checks what the header says.
+    ///
+    /// # Errors
+    /// `resource-exhausted`: too large a component.
+    pub(super) fn check(&self) -> Result<()> {
+        let max = self.host.limits().component_bytes_max;
+        if self.size <= max {
+            return Ok(());
+        }
+        let message = format!(
+            "the component has {} bytes, {} takes at most {max} (its --max-module-size): its ops can't run there",
+            self.size, self.task
+        );
+        Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["--max-module-size"]).with_tasks([self.task]))
+    }
+
+    /// Serves the stream on a task of its own; the answers come by the receiver.
+    pub(super) fn serve(
+        self,
+        requests: Streaming<v1::PutModuleRequest>,
+    ) -> mpsc::Receiver<Result<v1::PutModuleResponse, Status>> {
+        let (answers, stream) = mpsc::channel(ANSWERS_MAX);
+        tokio::spawn(async move {
+            let admitted = self.admitted.clone();
+            if let Err(error) = admitted.run(self.take(requests, &answers)).await {
+                // Who gave up hears nothing.
+                let _ = answers.send(Err(error.into())).await;
+            }
+        });
+        stream
+    }
+
+    async fn take(
+        &self,
+        mut requests: Streaming<v1::PutModuleRequest>,
+        answers: &mpsc::Sender<Result<v1::PutModuleResponse, Status>>,
+    ) -> Result<()> {
+        let challenge: [u8; DIGEST_BYTES] = rand::rng().random();
+        let answer = |response| v1::PutModuleResponse { header: response_header(self.incarnation), ..response };
+        let gone = || Error::new(ErrorCode::Cancelled, "the caller has gone");
+        let asked = v1::PutModuleResponse { challenge: challenge.to_vec().into(), ..Default::default() };
+        answers.send(Ok(answer(asked))).await.map_err(|_| gone())?;
+        let given = match next(&mut requests).await? {
+            Some(Kind::Proof(given)) => digest("proof", &given)?,
+            Some(_) | None => return Err(missing("proof")),
+        };
+        // Told as lacking to whoever can't show that it has it.
+        let here = match self.host.component(&self.module) {
+            Some(component) => {
+                let right = tokio::task::spawn_blocking(move || proof(&challenge, &component)).await;
+                right.is_ok_and(|right| right == given)
+            }
+            None => false,
+        };
+        if !here {
+            let _room = self.puts.acquire().await.map_err(|_| gone())?;
+            answers
+                .send(Ok(answer(v1::PutModuleResponse { wanted: true, ..Default::default() })))
+                .await
+                .map_err(|_| gone())?;
+            let component = self.receive(&mut requests).await?;
+            self.host.load(self.module, component.into()).await?;
+        }
+        self.run.has_put(self.module);
+        answers.send(Ok(answer(v1::PutModuleResponse { ready: true, ..Default::default() }))).await.map_err(|_| gone())
+    }
+
+    async fn receive(&self, requests: &mut Streaming<v1::PutModuleRequest>) -> Result<Vec<u8>> {
+        let size = usize::try_from(self.size).unwrap_or(usize::MAX);
+        let mut component = Vec::new();
+        while component.len() < size {
+            match next(requests).await? {
+                Some(Kind::Data(data)) if !data.is_empty() && data.len() <= size - component.len() => {
+                    component.extend_from_slice(&data);
+                }
+                Some(Kind::Data(_)) => {
+                    let message = format!("more bytes of the component came than the {size} that its header says");
+                    return Err(Error::new(ErrorCode::InvalidArgument, message));
+                }
+                Some(_) | None => return Err(missing("data")),
+            }
+        }
+        Ok(component)
+    }
+}
+
+async fn next(requests: &mut Streaming<v1::PutModuleRequest>) -> Result<Option<Kind>> {
+    match requests.message().await {
+        Ok(message) => Ok(message.and_then(|message| message.kind)),
+        Err(status) => {
+            Err(Error::new(ErrorCode::Cancelled, format!("the caller's stream broke: {}", status.message())))
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What a run has on this server beside its session: component, instance, results.
+
+use crate::cluster::Task;
+use crate::error::{Error, ErrorCode, Result};
+use crate::handles::{OpHost, OpInstance, OpOpening, RemoteValue};
+use crate::ids::{Caller, Incarnation, RunId};
+use crate::sync::lock;
+use crate::tensor::Tensor;
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex};
+
+/// Bytes of inputs and results that a run may have here at once, as a multiple of `--max-tensor`.
+pub(super) const HELD_TENSORS_MAX: u64 = 4;
+
+type Key = (String, RunId);
+
+/// The runs that have something here. Cheap to clone.
+#[derive(Clone, Default)]
+pub(super) struct Runs(Arc<Mutex<HashMap<Key, Arc<Run>>>>);
+
+/// What one run has here.
+#[derive(Default)]
+pub(super) struct Run(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    /// Components that the run has shown to have.
+    put: HashSet<[u8; 32]>,
+    instance: Option<(OpOpening, Arc<dyn OpInstance>)>,
+    /// By call; none: released.
+    kept: HashMap<u64, Vec<Option<Tensor>>>,
+    /// Bytes of inputs that wait or are used, and of results that are here.
+    held_bytes: u64,
+    /// The session has ended: nothing is taken in any more.
+    ended: bool,
+}
+
+fn key(caller: &Caller) -> Key {
+    (caller.container.clone(), caller.run_id)
+}
+
+impl Runs {
+    /// What the caller's run has here.
+    pub(super) fn of(&self, caller: &Caller) -> Arc<Run> {
+        lock(&self.0).entry(key(caller)).or_default().clone()
+    }
+
+    /// Drops what the run has here, since its session has ended.
+    pub(super) fn end(&self, caller: &Caller) {
+        let run = lock(&self.0).remove(&key(caller));
+        if let Some(run) = run {
+            let mut state = lock(&run.0);
+            let state = std::mem::replace(&mut *state, State { ended: true, ..State::default() });
+            // Instances end on the thread that drops them, without the lock.
+            drop(state);
+        }
+    }
+}
+
+impl Run {
+    /// Notes that the run has shown to have a component.
+    pub(super) fn has_put(&self, module: [u8; 32]) {
+        lock(&self.0).put.insert(module);
+    }
+
+    /// The run's instance, made at its first call. One of another component or other arguments replaces it.
+    pub(super) fn instance(&self, host: &dyn OpHost, opening: OpOpening) -> Result<Arc<dyn OpInstance>> {
+        let mut state = lock(&self.0);
+        if !state.put.contains(&opening.module) {
+            let message = "the component was not put in this session: its ops can't be called";
+            return Err(Error::new(ErrorCode::NotFound, message).with_names(["module"]));
+        }
+        if let Some((open, instance)) = &state.instance
+            && (open.module, &open.args) == (opening.module, &opening.args)
+        {
+            return Ok(instance.clone());
+        }
+        let instance = host.open(opening.clone())?;
+        let before = state.instance.replace((opening, instance.clone()));
+        drop(state);
+        drop(before);
+        Ok(instance)
+    }
+
+    /// Takes room for so many bytes; they are given back by [`Run::give_back`].
+    ///
+    /// # Errors
+    /// `resource-exhausted`, naming the flag.
+    pub(super) fn hold(&self, task: Task, bytes: u64, tensor_bytes_max: u64) -> Result<()> {
+        let mut state = lock(&self.0);
+        let max = tensor_bytes_max.saturating_mul(HELD_TENSORS_MAX);
+        let held = state.held_bytes.saturating_add(bytes);
+        if held > max {
+            let message = format!(
+                "{task} holds {} bytes of inputs and results for this run, {bytes} more would be above {max} \
+                 ({HELD_TENSORS_MAX} times its --max-tensor): take or release some first",
+                state.held_bytes
+            );
+            return Err(Error::new(ErrorCode::ResourceExhausted, message)
+                .with_names(["--max-tensor"])
+                .with_tasks([task]));
+        }
+        state.held_bytes = held;
+        Ok(())
+    }
+
+    /// Gives room back.
+    pub(super) fn give_back(&self, bytes: u64) {
+        let mut state = lock(&self.0);
+        state.held_bytes = state.held_bytes.saturating_sub(bytes);
+    }
+
+    /// Keeps results, for which there is room already.
+    pub(super) fn keep(&self, call: u64, results: Vec<Tensor>) {
+        let mut state = lock(&self.0);
+        if !state.ended {
+            state.kept.insert(call, results.into_iter().map(Some).collect());
+        }
+    }
+
+    /// Whether something of the call is kept.
+    pub(super) fn keeps(&self, call: u64) -> bool {
+        lock(&self.0).kept.contains_key(&call)
+    }
+
+    /// Hands all results of a call out; their room is for the caller to give back. None: they aren't all here.
+    pub(super) fn take(&self, call: u64) -> Option<Vec<Tensor>> {
+        lock(&self.0).kept.remove(&call)?.into_iter().collect()
+    }
+
+    /// Drops results of a call, all where none is named. One that isn't there is no fault.
+    pub(super) fn release(&self, call: u64, results: &[u32]) {
+        let mut state = lock(&self.0);
+        let Some(kept) = state.kept.get_mut(&call) else { return };
+        let mut released = Vec::new();
+        if results.is_empty() {
+            released.extend(kept.drain(..).flatten());
+        } else {
+            released.extend(results.iter().filter_map(|&result| kept.get_mut(result as usize)?.take()));
+        }
+        if kept.iter().all(Option::is_none) {
+            state.kept.remove(&call);
+        }
+        let bytes = bytes_of(&released);
+        state.held_bytes = state.held_bytes.saturating_sub(bytes);
+    }
+
+    /// A kept result.
+    ///
+    /// # Errors
+    /// `peer-restarted` where another incarnation kept it; `not-found`.
+    pub(super) fn kept(&self, task: Task, incarnation: Incarnation, value: &RemoteValue) -> Result<Tensor> {
+        if value.incarnation != incarnation {
+            let message = format!("{task} was started anew, and has lost the result of call {}", value.call);
+            return Err(Error::new(ErrorCode::PeerRestarted, message).with_tasks([task]));
+        }
+        let state = lock(&self.0);
+        let kept = state.kept.get(&value.call).and_then(|results| results.get(value.result as usize)?.clone());
+        kept.filter(|_| value.task == task).ok_or_else(|| {
+            let message = format!("{task} keeps no result {} of call {}", value.result, value.call);
+            Error::new(ErrorCode::NotFound, message).with_tasks([task])
+        })
+    }
+}
+
+/// Bytes of tensors together.
+pub(super) fn bytes_of(tensors: &[Tensor]) -> u64 {
+    tensors.iter().map(|tensor| tensor.data.len() as u64).sum()
+}
