@@ -139,7 +139,9 @@ impl OpEnd {
                 failed(ErrorCode::Aborted, &format!("trapped: {kind}; its last words: {words}"))
             }
             OpEnd::Trap { kind, words: None, .. } => failed(ErrorCode::Aborted, &format!("trapped: {kind}")),
-            OpEnd::Limit { what, .. } => failed(ErrorCode::ResourceExhausted, &format!("was ended: {what}")),
+            OpEnd::Limit { what, .. } => {
+                failed(ErrorCode::ResourceExhausted, &format!("was ended: {}", what.replace('\n', "; ")))
+            }
             OpEnd::Refused { message } => failed(ErrorCode::FailedPrecondition, &format!("can't run: {message}")),
             OpEnd::HostBug { message } => {
                 let first = message.lines().next().unwrap_or_default();
