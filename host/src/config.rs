@@ -21,7 +21,8 @@ use crate::attend::{Mode, Replication};
 use crate::cli::{self, GuestOptions, JobOptions, LoadOptions, LogFormat, LogOptions, PlaceOptions};
 use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, SizeLimit, Timeout, WasmOption};
 use crate::coordinator::resolve::{
-    Fault, Faults, LimitSettings, Purpose, Resolved, Setting, Settings, check_launch, resolve,
+    CONNECT_TIMEOUT, CONTAINER, EVALUATOR_GRACE, Fault, Faults, LimitSettings, Origin, Purpose, REJOIN_TIMEOUT,
+    Resolved, Setting, Settings, check_directories, check_launch, resolve,
 };
 use crate::runtime::{EngineOptions, Limits};
 use crate::text::shown;
@@ -32,16 +33,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How long a needed task may stay out of reach: pods of a job may be scheduled minutes apart.
-pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(600);
-/// The same where one machine starts all tasks at once.
+/// How long a needed task may stay out of reach where one machine starts all tasks at once.
 pub const LAUNCH_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long a task may take to come back.
-pub const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
-/// How long an evaluator may go on after training.
-pub const EVALUATOR_GRACE: Duration = Duration::from_secs(60);
-/// Namespace of variables and barriers.
-pub const CONTAINER: &str = "default";
 
 /// Every setting that the environment and the file may hold, named as its flag is.
 pub const KEYS: [&str; 43] = [
@@ -267,7 +260,7 @@ pub fn run_settings(args: &cli::Run, environment: &Environment, listener: Option
         insecure,
         guest_args: args.guest_args.clone(),
         launched: args.launched,
-        listener,
+        listener: listener.map(|value| Setting { value, origin: Origin::Environment("LISTEN_FDS".to_owned()) }),
         faults: reader.faults,
         warnings: reader.warnings,
         ..shared
@@ -288,14 +281,6 @@ fn shared(
     let cache = reader.cache(guest.cache_dir.clone(), guest.no_cache, module.is_some());
     Settings {
         module,
-        task: None,
-        cluster: None,
-        tf_config: None,
-        mode: None,
-        replication: Setting::default(Replication::BetweenGraph),
-        rpc_layer: Setting::default(RpcLayer::Grpc),
-        bind: None,
-        insecure: Setting::default(false),
         no_cluster_barrier: reader.switch("no-cluster-barrier", job.no_cluster_barrier),
         end: reader.pick_or("end", job.end, values::end_rule, EndRule::AllDone),
         connect_timeout: reader.pick_or("connect-timeout", job.connect_timeout, values::duration, connect_timeout),
@@ -320,11 +305,7 @@ fn shared(
             reader.pick("coredump", flag, values::path)
         },
         cache,
-        guest_args: Vec::new(),
-        launched: false,
-        listener: None,
-        faults: Vec::new(),
-        warnings: Vec::new(),
+        ..Settings::default()
     }
 }
 
@@ -419,29 +400,6 @@ fn unknown_imports_trap(reader: &mut Reader<'_>, wasm: &[WasmOption]) -> Setting
         _ => None,
     });
     reader.pick_or("unknown-imports-trap", flag, values::switch, false)
-}
-
-/// Checks that the directories that the guest shall see, and the one for dumps, are there.
-fn check_directories(settings: &mut Settings) {
-    for grant in &settings.dirs.value {
-        let what = match std::fs::metadata(&grant.host) {
-            Ok(metadata) if metadata.is_dir() => continue,
-            Ok(_) => "is no directory".to_owned(),
-            Err(error) => format!("can't be used: {error}"),
-        };
-        let what = format!("`{}` {what}", grant.host.display());
-        settings.faults.push(Fault::new(settings.dirs.origin.place("dir"), what, "give a directory of this machine"));
-    }
-    if let Some(Setting { value: dir, origin }) = &settings.coredump
-        && !dir.is_dir()
-    {
-        let what = format!("`{}` is no directory", dir.display());
-        settings.faults.push(Fault::new(
-            origin.place("coredump"),
-            what,
-            "make it, so that traps can leave their dumps there",
-        ));
-    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,15 @@
 
 pub mod console;
 pub mod descriptors;
+pub mod embed;
+pub mod execute;
 pub mod launched;
 pub mod local;
 pub mod member;
 pub mod outcome;
 pub mod placement;
 pub mod plan;
+mod reentry;
 pub mod resolve;
 pub mod run;
 pub mod siblings;

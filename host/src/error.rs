@@ -114,7 +114,20 @@ impl Error {
         self.names.extend(names.into_iter().map(Into::into));
         self
     }
+
+    /// Makes the error of a split client that may not use its container on `task`; `message` says why, and what to do.
+    pub fn container_refused(task: Task, message: impl Into<String>) -> Self {
+        Error::new(ErrorCode::FailedPrecondition, message).with_tasks([task]).with_names([CONTAINER_FLAG])
+    }
+
+    /// Whether it is that of [`container_refused`](Self::container_refused). Those of variables, whatever their names, blame no task.
+    pub fn refuses_container(&self) -> bool {
+        self.code == ErrorCode::FailedPrecondition && !self.tasks.is_empty() && self.names == [CONTAINER_FLAG]
+    }
 }
+
+/// What a client that may not use its container has to change.
+const CONTAINER_FLAG: &str = "--container";
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,5 +1,8 @@
 //! dchost runs a cluster job whose logic, `worker_fn`, is a sandboxed WebAssembly component.
 //!
+//! Programs that embed it begin at [`Coordinator`]: all that the binary does for one process, as a value. The guide is
+//! docs/embedding.md.
+//!
 //! The tree is the architecture; who may know whom stands in ARCHITECTURE.md and is checked by tests.
 //!
 //! ```text
@@ -42,3 +45,5 @@ pub mod tensor;
 pub mod text;
 pub mod variables;
 pub mod wire;
+
+pub use coordinator::embed::{Coordinator, CoordinatorBuilder, StopHandle};

@@ -109,7 +109,7 @@ impl Server {
         // The guard may hear of a new attempt before the first call that touches variables does.
         let dropped = store.clone();
         guard.on_attempt_ended(Arc::new(move |container, attempt| {
-            if let Err(error) = dropped.open(container, Some(attempt)) {
+            if let Err(error) = dropped.begin(container, attempt) {
                 tracing::warn!(container, %error, "variables of the attempt before are not dropped");
             }
         }));

@@ -148,6 +148,8 @@ impl ClusterBuilder {
             builder: self,
         };
         let mut spec = Map::new();
+        // Bound until all are: the system gives a closed port to the next who asks.
+        let mut closed = Vec::new();
         for (job, count) in jobs.into_iter().filter(|&(_, count)| count > 0) {
             let mut addresses = Vec::new();
             for index in 0..count {
@@ -156,12 +158,15 @@ impl ClusterBuilder {
                 let task = format!("{job}:{index}");
                 addresses.push(Value::from(address.to_string()));
                 cluster.ports.insert(task.clone(), address.port());
-                if !cluster.builder.absent.contains(&task) {
+                if cluster.builder.absent.contains(&task) {
+                    closed.push(listener);
+                } else {
                     cluster.listeners.insert(task, listener);
                 }
             }
             spec.insert(job.to_owned(), Value::from(addresses));
         }
+        drop(closed);
         cluster.spec = Value::Object(spec).to_string();
         let mut tasks: Vec<String> = cluster.ports.keys().cloned().collect();
         if cluster.builder.unlisted_evaluator {
@@ -231,6 +236,36 @@ impl Cluster {
             Some(listener) => run.listener(listener),
             None => run,
         })
+    }
+
+    /// The command line of a split client that runs a guest on this cluster's servers, which need no module: `name` stands in
+    /// messages. Any number of clients may run, one after another or at the same time.
+    ///
+    /// # Errors
+    /// The guest isn't built.
+    pub fn client(&self, name: &str, guest: &str) -> Result<Run> {
+        let module = paths::guest(guest)?;
+        let run = Run::new(name).args(["--task", "client", "--cluster", &self.spec]);
+        Ok(run.args(["--module".into(), module.into_os_string()]))
+    }
+
+    /// Tells every task to end with SIGTERM, and waits until all have, each with 143: for servers of a split client, which serve
+    /// until they are told.
+    ///
+    /// # Errors
+    /// One does otherwise; the error shows the output of every task.
+    pub fn end_servers(&self) -> Result<Outcomes> {
+        for (task, process) in &self.processes {
+            // Before that the signal ends it without a word.
+            self.wait_for_line(task, "serves on")?;
+            process.signal(Signal::TERM);
+        }
+        let outcomes = self.wait_all(PATIENCE)?;
+        let other = outcomes.0.iter().find(|(_, outcome)| outcome.code != 143);
+        match other {
+            Some((task, outcome)) => bail!("{task} ended with {}, not 143\n{}", outcome.code, outcomes.report()),
+            None => Ok(outcomes),
+        }
     }
 
     /// Starts a task that was held, or one that has ended once more.

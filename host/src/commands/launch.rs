@@ -264,7 +264,10 @@ fn supervise(say: impl Fn(&str), supervisor: &mut Supervisor, children: &[Child]
                 supervisor.ended(task, ended.ending, now);
                 if first && let Some(cause) = supervisor.cause().filter(|_| !supervisor.is_done()) {
                     let words = table::in_words(cause.ending);
-                    say(&format!("{} {words}; waiting for the others to end", cause.task));
+                    // A client's servers serve on until they are told, which follows.
+                    let then =
+                        if cause.task == CLIENT { "ending its servers" } else { "waiting for the others to end" };
+                    say(&format!("{} {words}; {then}", cause.task));
                 }
                 children.iter().filter(|child| child.task == task).for_each(|child| child.set_ended(ended));
                 supervisor.due(now)

@@ -2,8 +2,9 @@
 
 use crate::cli::{self, LogFormat};
 use crate::config::{self, Environment, LogConfig};
-use crate::coordinator;
 use crate::coordinator::console::{ConsoleOptions, LineFormat, LogOutput, ProcessConsole};
+use crate::coordinator::descriptors;
+use crate::coordinator::embed::Coordinator;
 use crate::coordinator::siblings::CLIENT;
 use crate::exit::Exit;
 use crate::handles::Level;
@@ -48,10 +49,17 @@ pub fn run(args: &cli::Run, log: LogConfig, output: &LogOutput, environment: &En
         tracing::warn!("{warning}");
     }
     let launched = resolved.launched;
-    let outcome = coordinator::run::run(resolved, listener, console.clone());
+    descriptors::raise();
+    let coordinator = Coordinator::resolved(resolved, listener)
+        .with_consoles(console.clone())
+        .with_output(console.screen().clone())
+        .with_signals();
+    let outcome = coordinator.run_blocking().outcome;
     match &outcome.message {
         // `dchost launch` says itself whom it ended, and why.
-        Some(message) if launched && outcome.exit == Exit::Terminated => tracing::info!("{message}"),
+        Some(message) if launched && outcome.exit == Exit::Terminated => {
+            message.lines().for_each(|line| tracing::info!("{line}"));
+        }
         Some(message) => console.error(message),
         None => {}
     }

@@ -6,6 +6,7 @@ mod text;
 use crate::cli::{self, StatusFormat};
 use crate::client::status::StatusError;
 use crate::config::{self, Environment, StatusConfig};
+use crate::coordinator::descriptors;
 use crate::coordinator::resolve::{Fault, Faults, Target};
 use crate::coordinator::survey::{Seen, Survey};
 use crate::exit::Exit;
@@ -77,6 +78,9 @@ async fn ask(args: &cli::Status, config: StatusConfig, runtime: &Runtime) -> any
     let StatusConfig { targets, container, connect_timeout, warnings: _ } = config;
     // A watch asks again anyway; where several are asked, one that isn't there must not hold up what the others tell.
     let again = args.watch.is_none() && !args.all;
+    if targets.len() > 1 {
+        descriptors::raise();
+    }
     // Reading has checked the addresses; what it let pass and can't be dialled is a fault like any other.
     let survey = Survey::new(targets, &container, connect_timeout, again)
         .map_err(|error| Faults(vec![Fault::new("address", error.message, "give HOST:PORT")]))?;

@@ -19,6 +19,7 @@ pub use screen::{LostOutput, ProgressMode, Screen, Stream};
 pub(crate) use screen::testing;
 
 use crate::cluster::Task;
+use crate::context::WorkerContext;
 use crate::handles::{Console, Level, Origin};
 use crate::text::{escaped, escaped_json};
 use std::io;
@@ -96,7 +97,7 @@ impl ProcessConsole {
     pub fn of_run(&self, task: Task) -> Self {
         let options = ConsoleOptions { task: Some(task), ..self.shared.options.clone() };
         let (screen, name, prefix) = (self.shared.screen.clone(), task.to_string(), format!("{task} | "));
-        let progress = ProgressView::new(screen.clone(), name.clone(), prefix.clone(), options.format);
+        let progress = ProgressView::of_run(screen.clone(), task, prefix.clone(), options.format);
         ProcessConsole { shared: Arc::new(Shared { screen, options, name, prefix, progress }) }
     }
 
@@ -165,6 +166,28 @@ impl Console for ProcessConsole {
 
     fn progress(&self, done: u64, total: Option<u64>, note: &str) {
         self.shared.progress.show(&Progress { done, total, note: escaped(note).into_owned() });
+    }
+}
+
+/// The consoles of the runs of one process. A closure that makes one is enough.
+pub trait Consoles: Send + Sync {
+    /// The console of the run with this context; asked for once, before anything is started.
+    fn console(&self, context: &WorkerContext) -> Arc<dyn Console>;
+}
+
+impl<F: Fn(&WorkerContext) -> Arc<dyn Console> + Send + Sync> Consoles for F {
+    fn console(&self, context: &WorkerContext) -> Arc<dyn Console> {
+        self(context)
+    }
+}
+
+impl Consoles for ProcessConsole {
+    /// Runs share the screen; where it shows several, each line says whose it is.
+    fn console(&self, context: &WorkerContext) -> Arc<dyn Console> {
+        match context.task {
+            Some(task) if self.shared.options.task != Some(task) => Arc::new(ProcessConsole::of_run(self, task)),
+            _ => Arc::new(self.clone()),
+        }
     }
 }
 
@@ -382,6 +405,42 @@ mod tests {
     }
 
     #[test]
+    fn progress_of_one_of_several_runs_says_whose_it_is() {
+        let show = |console: &ProcessConsole| {
+            for index in [0, 1] {
+                let run = console.of_run(Task::new(TaskType::Worker, index));
+                run.progress(3, Some(20), "");
+            }
+        };
+        let client = |launched| ConsoleOptions {
+            task: Some(Task::new(TaskType::Client, 0)),
+            ..worker(LineFormat::Text, launched)
+        };
+        check(
+            client(true),
+            ProgressMode::Events,
+            show,
+            expect![[r#"
+                out:
+                err:
+                <event>{"progress":{"task":"worker:0","done":3,"total":20,"note":""}}
+                <event>{"progress":{"task":"worker:1","done":3,"total":20,"note":""}}
+            "#]],
+        );
+        check(
+            client(false),
+            ProgressMode::Lines,
+            show,
+            expect![[r#"
+                out:
+                err:
+                worker:0 | progress 3/20
+                worker:1 | progress 3/20
+            "#]],
+        );
+    }
+
+    #[test]
     fn a_log_goes_through_the_console_once_it_is_attached() {
         use tracing_subscriber::fmt::MakeWriter;
         let Captured { screen, err, .. } = captured(ProgressMode::Lines);
@@ -412,7 +471,7 @@ mod tests {
         assert!(!out.text().contains('\u{1e}'), "{:?}", out.text());
         let err = err.text();
         let events: Vec<_> = err.lines().filter_map(|line| Event::decode(line.as_bytes())).collect();
-        let [Event::Progress(progress)] = &events[..] else { panic!("{events:?} in {err:?}") };
+        let [Event::Progress(None, progress)] = &events[..] else { panic!("{events:?} in {err:?}") };
         assert_eq!(progress.done, 1, "only the host's own event is one");
         assert_eq!(err.matches('\u{1e}').count(), 1, "{err:?}");
     }

@@ -75,6 +75,7 @@ pub fn of_run(report: &RunReport, interrupted: Option<(Exit, Error)>) -> Outcome
 fn exit_of_failure(error: &Error) -> Exit {
     match error.code {
         ErrorCode::Unavailable | ErrorCode::DeadlineExceeded | ErrorCode::Aborted => Exit::Unreachable,
+        _ if error.refuses_container() => Exit::Refused,
         _ => Exit::PeerFailed,
     }
 }
@@ -149,6 +150,12 @@ mod tests {
             assert!(message.contains("no answer") && message.contains("bad shard 7"), "tells both: {message}");
             assert_eq!(of_run(&report(RunEnd::Done, Some(failure)), None), Outcome::done(), "a guest may get over it");
         }
+        let refused = Error::container_refused(Task::new(TaskType::Ps, 0), "container `mnist` of ps:0 is in use");
+        assert_eq!(
+            of_run(&report(worker_error(), Some(refused)), None).exit,
+            Exit::Refused,
+            "it is for the user to mend"
+        );
     }
 
     #[test]

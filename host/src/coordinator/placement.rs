@@ -130,7 +130,8 @@ impl PlacedVariables {
     fn place_write(&self, variable: &Variable) -> Result<Place> {
         let place = self.place(variable)?;
         match (self.options.run_task, place) {
-            (Some(evaluator), Place::On(task)) if evaluator.job == TaskType::Evaluator => {
+            // Its own server is another process where a split client runs it.
+            (Some(evaluator), Place::On(task)) if evaluator.job == TaskType::Evaluator && task != evaluator => {
                 let message = format!(
                     "variable `{}` is on {task}: {evaluator} may read it, but write only its own; place what it writes on `{evaluator}`",
                     variable.name

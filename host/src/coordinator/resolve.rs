@@ -6,20 +6,27 @@
 
 mod address;
 mod describe;
+mod directories;
 mod fault;
 mod json;
 mod launch;
 mod listen;
 mod mode;
+mod ranges;
 mod settings;
 mod status;
 mod task;
 pub mod values;
 
+pub use describe::cluster_text;
+pub use directories::check_directories;
 pub use fault::{Fault, Faults};
 pub use launch::check_launch;
 pub use listen::Listen;
-pub use settings::{Cache, ClusterText, LimitSettings, Origin, Setting, Settings};
+pub use settings::{
+    CONNECT_TIMEOUT, CONTAINER, Cache, ClusterText, EVALUATOR_GRACE, LimitSettings, Origin, REJOIN_TIMEOUT, Setting,
+    Settings,
+};
 pub use status::{Asked, Target, resolve_status};
 
 use crate::attend::{Mode, Replication};
@@ -28,6 +35,7 @@ use crate::coordinator::plan::{Plan, PlanError, PlanInput, plan};
 use crate::runtime::{EngineOptions, Limits};
 use crate::server::guard::check_container;
 use crate::text::{LIKENESS_MIN, did_you_mean, nearest, shown};
+use json::Addresses;
 use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -48,6 +56,8 @@ pub enum Purpose {
     Run,
     /// To print the plan: the module may be missing where the mode is given, and nothing listens.
     Plan,
+    /// To plan without any intention to run: as [`Plan`](Purpose::Plan), with addresses that need not be any, only some text.
+    Sketch,
 }
 
 /// The validated configuration of one process.
@@ -173,7 +183,10 @@ impl Resolver<'_> {
         }
         let cluster = match &chosen {
             Some(chosen) => {
-                let cluster = json::cluster(&chosen.place, &chosen.value, &mut self.faults);
+                let cluster = {
+                    let addresses = if self.purpose == Purpose::Sketch { Addresses::Any } else { Addresses::Reachable };
+                    json::cluster(&chosen.place, &chosen.value, addresses, &mut self.faults)
+                };
                 if !cluster.whole {
                     return None;
                 }
@@ -255,6 +268,7 @@ impl Resolver<'_> {
         if let Err(error) = check_container(name) {
             self.fault(origin.place("container"), error.message, "");
         }
+        self.faults.extend(ranges::check(self.settings));
     }
 
     /// The namespace of variables; none where the client is to make its own.
@@ -437,8 +451,8 @@ impl Resolver<'_> {
         };
         // The cluster has been checked by now.
         let entry = address::parse(&server.address).ok()?;
-        let listen = match (settings.listener, &settings.bind) {
-            (Some(address), _) => Listen::HandedOver(address),
+        let listen = match (&settings.listener, &settings.bind) {
+            (Some(listener), _) => Listen::HandedOver(listener.value),
             (None, Some(bind)) => match listen::bind(&bind.origin.place("bind"), &bind.value, entry.port) {
                 Ok(listen) => listen,
                 Err(fault) => {
@@ -465,7 +479,7 @@ impl Resolver<'_> {
                         "give --insecure if every machine on that network may use this server, or --bind 127.0.0.1";
                     self.fault(settings.insecure.origin.place("insecure"), what, mend);
                 }
-                Purpose::Plan => self.warnings.push(format!("{what}; a run needs --insecure")),
+                Purpose::Plan | Purpose::Sketch => self.warnings.push(format!("{what}; a run needs --insecure")),
             }
         }
         Some(listen)

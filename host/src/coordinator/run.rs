@@ -10,37 +10,41 @@
 mod attempts;
 mod client;
 mod guest;
+mod reach;
 mod standing;
 mod stop;
 
-use super::console::ProcessConsole;
-use super::descriptors;
-use super::local::LocalVariables;
+pub use stop::{Reason, Stop};
+
+use super::console::{Consoles, Screen};
+use super::execute::{Effects, execute};
 use super::member::{SoloJob, refusal_exit_code};
 use super::outcome::{self, Outcome};
-use super::placement::{PlacedVariables, PlacementOptions};
+use super::plan::ServerPlan;
+use super::reentry::{Own, mark_thread};
 use super::resolve::Resolved;
 use super::resolve::values::digest_text;
-use super::summary::SummaryFile;
 use crate::attend::Registered;
-use crate::client::channel::{Connections, Peers, PeersOptions};
-use crate::client::variables::RemoteVariables;
+use crate::client::channel::Connections;
 use crate::cluster::{Task, TaskType};
 use crate::context::WorkerContext;
 use crate::exit::Exit;
-use crate::handles::{Handles, Job, TaskVariables};
-use crate::ids::{Caller, ClientUse, RunId};
-use crate::runtime::{Engine, GuestOptions, Module};
-use crate::variables::{Spare, Store, StoreOptions};
-use guest::{Dump, Ended, Guests, Overseer};
+use crate::handles::Console;
+use crate::ids::{Caller, RunId};
+use crate::runtime::{Engine, Module};
+use crate::sync::lock;
+use crate::variables::{Spare, Store};
+use bytes::Bytes;
+use guest::{Ended, Guests, Overseer};
+use reach::Reach;
 use standing::{Standing, StandingOptions};
+use std::any::Any;
+use std::collections::BTreeMap;
 use std::net::TcpListener;
-use std::path::Path;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use stop::{Reason, Stop};
-use tokio::runtime::{Builder, Handle};
-use tokio::sync::watch;
+use tokio::runtime::Builder;
 use tokio::time::timeout;
 
 /// How long sessions on other servers may take to close, and the end report of a process that was stopped to be sent.
@@ -52,60 +56,191 @@ const RUNTIME_TIMEOUT: Duration = Duration::from_millis(200);
 /// How often a process that waits for the reader of its output looks whether it has to end.
 const OUTPUT_POLL: Duration = Duration::from_millis(100);
 
-/// Attempts that may leave a core dump: those after them mostly end as they did, and each dump is as large as the memory.
-const DUMPED_ATTEMPTS_MAX: u32 = 3;
+/// Where a component comes from.
+#[derive(Clone, Debug)]
+pub enum ModuleSource {
+    /// The file that the configuration names; none where it names none.
+    File,
+    /// Memory.
+    Bytes {
+        /// Stands for its path in messages and for argv\[0\].
+        name: String,
+        /// The component.
+        bytes: Bytes,
+    },
+    /// Loaded already, by an engine of the caller's.
+    Loaded(Module),
+}
+
+/// What a run is made of.
+pub struct RunOptions {
+    /// The configuration.
+    pub resolved: Resolved,
+    /// Where the component comes from.
+    pub module: ModuleSource,
+    /// A listening socket that was handed over, which is used instead of binding one.
+    pub listener: Option<TcpListener>,
+    /// Where the lines of each run go.
+    pub consoles: Arc<dyn Consoles>,
+    /// What ends it from outside.
+    pub stop: Stop,
+    /// Whether SIGINT and SIGTERM end it: then the process's handling of them is changed for good.
+    pub signals: bool,
+    /// Whose standard output has to be read before it ends; none: it ends whether or not what was printed is read.
+    pub output: Option<Screen>,
+}
+
+/// How a run of `worker_fn` ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunOutcome {
+    /// Its place in the cluster.
+    pub context: Arc<WorkerContext>,
+    /// Which attempt it was, from 0.
+    pub attempt: u32,
+    /// How it ended, taken alone: not what its end or the others' make of the job.
+    pub outcome: Outcome,
+}
+
+/// How it all ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// How the task, the client or the local run ended.
+    pub outcome: Outcome,
+    /// Every run of `worker_fn` that began here, in the order of their ends.
+    pub runs: Vec<RunOutcome>,
+}
+
+impl From<Outcome> for Report {
+    /// Nothing ran.
+    fn from(outcome: Outcome) -> Self {
+        Report { outcome, runs: Vec::new() }
+    }
+}
 
 /// Runs this process's task to its end.
 ///
-/// Blocks the thread and starts its own runtimes. Within a tokio runtime (a host function, another coordinator's callback)
-/// it does nothing, and says so with [`Exit::Refused`]. `listener` is a socket that was handed over, which is used instead
-/// of binding one.
-pub fn run(resolved: Resolved, listener: Option<TcpListener>, console: ProcessConsole) -> Outcome {
-    if Handle::try_current().is_ok() {
-        return Outcome::failed(
-            Exit::Refused,
-            "a coordinator was started from within a tokio runtime, whose threads it would block: start it on a thread of \
-             its own (`std::thread::spawn`), and never from what a run calls",
-        );
-    }
-    descriptors::raise();
-    let runtimes = Builder::new_multi_thread().thread_name("control").enable_all().build();
-    let runs = resolved.plan.runs.len();
-    let (control, guests) = match runtimes.and_then(|control| Ok((control, Guests::start(runs)?))) {
-        Ok(runtimes) => runtimes,
-        Err(error) => return Outcome::failed(Exit::Files, format!("can't start threads: {error}")),
+/// Blocks the thread and starts its own runtimes, so that the thread must not be one that polls futures. On a thread of a
+/// coordinator's own (a callback of another run) it does nothing, and says so with [`Exit::Refused`].
+pub fn run(options: RunOptions) -> Report {
+    let RunOptions { resolved, module, listener, consoles, stop, signals, output } = options;
+    let Some(_own) = Own::enter() else { return refuse_reentry().into() };
+    let runs = resolved.plan.runs.as_slice();
+    let of_run = |context: &WorkerContext| (context.task, consoles.console(context));
+    let consoles = match catch_unwind(AssertUnwindSafe(|| runs.iter().map(of_run).collect())) {
+        Ok(consoles) => consoles,
+        Err(panic) => {
+            let text = format!("the console of a run could not be made: {}", panic_text(&*panic));
+            return Outcome::failed(Exit::Bug, text).into();
+        }
     };
-    let spare = Spare::new(resolved.limits.tensor_bytes_max);
+    let mut control = Builder::new_multi_thread();
+    let control = control.thread_name("control").on_thread_start(mark_thread).enable_all().build();
+    let (control, guests) = match control.and_then(|control| Ok((control, Guests::start(runs.len())?))) {
+        Ok(runtimes) => runtimes,
+        Err(error) => return Outcome::failed(Exit::Files, format!("can't start threads: {error}")).into(),
+    };
     let container = match &resolved.container {
         Some(container) => container.clone(),
         None => format!("run-{}", RunId::draw(&mut rand::rng())),
     };
-    let process = Arc::new(Process { resolved, container, console, guests, spare });
-    let outcome = control.block_on(process.run(listener));
+    let spare = Spare::new(resolved.limits.tensor_bytes_max);
+    let process = Arc::new(Process { resolved, container, consoles, guests, spare, stop, runs: Mutex::default() });
+    let outcome = control.block_on(process.run(module, listener, signals, output));
+    let runs = std::mem::take(&mut *lock(&process.runs));
     drop(process);
     control.shutdown_timeout(RUNTIME_TIMEOUT);
-    outcome
+    Report { outcome, runs }
 }
 
-/// What lives as long as the process.
+/// What a coordinator that is started by what a run calls comes to.
+pub(super) fn refuse_reentry() -> Outcome {
+    Outcome::failed(
+        Exit::Refused,
+        "a coordinator was started from what a run of another one called (a line for its console, for instance), which it \
+         would hold up: start it from a thread of your own",
+    )
+}
+
+/// What a panic said.
+pub(super) fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("it panicked without a text")
+}
+
+/// What lives as long as the process's task.
 struct Process {
     resolved: Resolved,
     /// Namespace of variables and barriers.
     container: String,
-    console: ProcessConsole,
+    /// By the task of each run.
+    consoles: BTreeMap<Option<Task>, Arc<dyn Console>>,
     guests: Guests,
     /// Memory of large values that a run has read, from here or from other tasks.
     spare: Spare,
+    stop: Stop,
+    /// Those that have ended.
+    runs: Mutex<Vec<RunOutcome>>,
+}
+
+/// A process at the point where its plan can be carried out.
+struct Ready {
+    process: Arc<Process>,
+    module: Option<Module>,
+    /// Taken by the server.
+    listener: Mutex<Option<TcpListener>>,
+}
+
+impl Ready {
+    fn take_listener(&self) -> Option<TcpListener> {
+        lock(&self.listener).take()
+    }
+}
+
+impl Effects for Ready {
+    async fn join(&self, server: &ServerPlan) -> Outcome {
+        self.process.join(server.task, self.take_listener(), self.module.as_ref()).await
+    }
+
+    async fn run_task(&self, task: Task, _: Option<&ServerPlan>, context: Arc<WorkerContext>) -> Outcome {
+        match &self.module {
+            Some(module) => self.process.run_task(task, self.take_listener(), module, context).await,
+            None => no_module(),
+        }
+    }
+
+    async fn run_local(&self, context: Arc<WorkerContext>) -> Outcome {
+        match &self.module {
+            Some(module) => self.process.run_local(module, context).await,
+            None => no_module(),
+        }
+    }
+
+    async fn run_client(&self, contexts: Vec<Arc<WorkerContext>>) -> Outcome {
+        match &self.module {
+            Some(module) => self.process.run_client(module, &contexts).await,
+            None => no_module(),
+        }
+    }
+}
+
+fn no_module() -> Outcome {
+    Outcome::failed(Exit::Bug, "a run was planned without a module; a bug in dchost, please report it")
 }
 
 impl Process {
-    async fn run(self: &Arc<Self>, listener: Option<TcpListener>) -> Outcome {
-        let stop = match Stop::watch(self.resolved.launched, self.resolved.timeout) {
-            Ok(stop) => stop,
-            Err(error) => return Outcome::failed(Exit::Files, format!("can't watch for signals: {error}")),
-        };
-        let outcome = self.run_until(listener, &stop).await;
-        match self.output_read(&stop).await {
+    async fn run(
+        self: &Arc<Self>,
+        module: ModuleSource,
+        listener: Option<TcpListener>,
+        signals: bool,
+        output: Option<Screen>,
+    ) -> Outcome {
+        if let Err(error) = self.stop.watch(self.resolved.launched, self.resolved.timeout, signals) {
+            return Outcome::failed(Exit::Files, format!("can't watch for signals: {error}"));
+        }
+        let outcome = self.run_until(module, listener).await;
+        let Some(output) = output else { return outcome };
+        match self.output_read(&output).await {
             Some(reason) if outcome.exit == Exit::Done => {
                 Outcome::failed(reason.exit(), format!("{} before standard output was read", reason.text()))
             }
@@ -114,55 +249,44 @@ impl Process {
     }
 
     /// Waits until what the guest printed is read: as it waited while it ran. Says what ended the wait, if that did.
-    async fn output_read(&self, stop: &Stop) -> Option<Reason> {
+    async fn output_read(&self, output: &Screen) -> Option<Reason> {
         loop {
-            let screen = self.console.screen().clone();
+            let screen = output.clone();
             let written = tokio::task::spawn_blocking(move || screen.flush_output(OUTPUT_POLL)).await;
             // The thread for it doesn't panic.
             if written.unwrap_or(true) {
                 return None;
             }
-            if let Some(reason) = stop.now() {
+            if let Some(reason) = self.stop.now() {
                 return Some(reason);
             }
         }
     }
 
-    async fn run_until(self: &Arc<Self>, listener: Option<TcpListener>, stop: &Stop) -> Outcome {
-        let module = match &self.resolved.module {
-            None => None,
-            Some(path) => tokio::select! {
-                loaded = self.load(path) => match loaded {
-                    Ok(module) => Some(module),
-                    Err(outcome) => return outcome,
-                },
-                reason = stop.wait() => return stopped(&reason),
+    async fn run_until(self: &Arc<Self>, module: ModuleSource, listener: Option<TcpListener>) -> Outcome {
+        let module = tokio::select! {
+            loaded = self.load(module) => match loaded {
+                Ok(module) => module,
+                Err(outcome) => return outcome,
             },
+            reason = self.stop.wait() => return stopped(&reason),
         };
-        let runs = self.resolved.plan.runs.as_slice();
-        if runs.is_empty() {
-            return self.join(listener, module.as_ref(), stop).await;
-        }
-        let Some(module) = module else {
-            return Outcome::failed(Exit::Bug, "a run was planned without a module; a bug in dchost, please report it");
-        };
-        let contexts: Vec<_> = runs.iter().cloned().map(Arc::new).collect();
-        match (self.resolved.task, contexts.as_slice()) {
-            (Some(task), [context]) => self.run_task(task, listener, &module, context.clone(), stop).await,
-            (None, [context]) if context.cluster.is_empty() => self.run_local(&module, context.clone(), stop).await,
-            (None, contexts) => self.run_client(&module, contexts, stop).await,
-            (Some(task), several) => {
-                let text = format!("{} runs were planned for {task}; a bug in dchost, please report it", several.len());
-                Outcome::failed(Exit::Bug, text)
-            }
-        }
+        let ready = Ready { process: self.clone(), module, listener: Mutex::new(listener) };
+        execute(&self.resolved.plan, &ready).await
     }
 
-    /// Loads the component. A refusal is the user's to mend, but for a machine that has no thread left, and bugs.
-    async fn load(&self, path: &Path) -> Result<Module, Outcome> {
+    /// Loads the component, where there is one. A refusal is the user's to mend, but for a machine that has no thread left,
+    /// and bugs.
+    async fn load(&self, source: ModuleSource) -> Result<Option<Module>, Outcome> {
         let refused = |exit: Exit, error: anyhow::Error| Outcome::failed(exit, format!("{error:#}"));
-        let engine = Engine::new(self.resolved.engine.clone()).map_err(|error| refused(error.exit(), error.into()))?;
-        let module = engine.load(path).await.map_err(|error| refused(error.exit(), error.into()))?;
+        let engine = || Engine::new(self.resolved.engine.clone()).map_err(|error| refused(error.exit(), error.into()));
+        let loaded = match (source, &self.resolved.module) {
+            (ModuleSource::Loaded(module), _) => Ok(module),
+            (ModuleSource::Bytes { name, bytes }, _) => engine()?.load_bytes(&name, bytes).await,
+            (ModuleSource::File, Some(path)) => engine()?.load(path).await,
+            (ModuleSource::File, None) => return Ok(None),
+        };
+        let module = loaded.map_err(|error| refused(error.exit(), error.into()))?;
         let line =
             format!("component `{}`, {} bytes, {}", module.name(), module.size_bytes(), digest_text(&module.digest()));
         if self.resolved.launched {
@@ -171,26 +295,20 @@ impl Process {
             tracing::info!("{line}");
         }
         module.check_limits(&self.resolved.limits).map_err(|error| refused(error.exit(), error.into()))?;
-        Ok(module)
+        Ok(Some(module))
     }
 
     /// Serves until the job has ended.
-    async fn join(&self, listener: Option<TcpListener>, module: Option<&Module>, stop: &Stop) -> Outcome {
-        let Some(task) = self.resolved.task else {
-            return Outcome::failed(
-                Exit::Bug,
-                "a server was planned without a task; a bug in dchost, please report it",
-            );
-        };
+    async fn join(&self, task: Task, listener: Option<TcpListener>, module: Option<&Module>) -> Outcome {
         // A ps does the same with any module and without one; who joins a driver should have the driver's.
         let digest = module.filter(|_| task.job != TaskType::Ps).map(Module::digest);
-        let standing = match self.stand(task, listener, &self.store(), digest, None, stop).await {
+        let standing = match self.stand(task, listener, &self.store(), digest, None).await {
             Ok(standing) => standing,
             Err(outcome) => return outcome,
         };
         let outcome = tokio::select! {
             outcome = standing.joined(&self.resolved) => outcome,
-            reason = stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
+            reason = self.stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
         };
         standing.end().await;
         outcome
@@ -204,9 +322,8 @@ impl Process {
         store: &Store,
         module_digest: Option<[u8; 32]>,
         run: Option<Arc<WorkerContext>>,
-        stop: &Stop,
     ) -> Result<Standing, Outcome> {
-        let (resolved, container) = (&self.resolved, self.container.as_str());
+        let (resolved, container, stop) = (&self.resolved, self.container.as_str(), &self.stop);
         let options = StandingOptions { resolved, container, task, listener, store, module_digest, run, stop };
         Standing::start(options).await
     }
@@ -218,17 +335,16 @@ impl Process {
         listener: Option<TcpListener>,
         module: &Module,
         context: Arc<WorkerContext>,
-        stop: &Stop,
     ) -> Outcome {
         let store = self.store();
         let (digest, run) = (Some(module.digest()), Some(context.clone()));
-        let standing = match self.stand(task, listener, &store, digest, run, stop).await {
+        let standing = match self.stand(task, listener, &store, digest, run).await {
             Ok(standing) => standing,
             Err(outcome) => return outcome,
         };
         let registered = tokio::select! {
             registered = self.register(&standing) => registered,
-            reason = stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
+            reason = self.stop.wait() => return self.leave(&standing, &reason, stopped(&reason)).await,
         };
         let registered = match registered {
             Ok(registered) => registered,
@@ -249,20 +365,19 @@ impl Process {
             overseer,
             peers: Some(peers.clone()),
             local: self.local_variables(&store, attempt),
-            console: self.console.clone(),
             name: task.to_string(),
             attempt: number,
         };
-        let (ended, dump) = self.run_guest(module, context, reach, stop).await;
+        let (ended, dump) = self.run_guest(module, context, reach).await;
         let end = async {
             // What the run wrote is in place before anybody hears that it has ended.
             let _ = timeout(CLOSE_TIMEOUT, peers.close()).await;
-            self.end_task(&standing, ended, stop).await
+            self.end_task(&standing, ended).await
         };
         // Side by side: the others need not wait for a disk to hear that this run has ended.
         let dumped = async {
             if let Some(dump) = dump {
-                dump.finish(stop).await;
+                dump.finish(&self.stop).await;
             }
         };
         let (outcome, ()) = tokio::join!(end, dumped);
@@ -270,7 +385,7 @@ impl Process {
     }
 
     /// Tells the leader how the run has ended, and waits until the task may go.
-    async fn end_task(&self, standing: &Standing, ended: Ended, stop: &Stop) -> Outcome {
+    async fn end_task(&self, standing: &Standing, ended: Ended) -> Outcome {
         let own = match ended {
             Ended::Run(outcome) => outcome,
             Ended::Stopped(reason, outcome) => return self.leave(standing, &reason, outcome).await,
@@ -285,7 +400,7 @@ impl Process {
         let outcome = tokio::select! {
             outcome = job_ended => outcome,
             // A failure stands, whatever ends the wait for the others.
-            reason = stop.wait() => {
+            reason = self.stop.wait() => {
                 let outcome = failure.unwrap_or_else(|| stopped(&reason));
                 return self.leave(standing, &reason, outcome).await;
             }
@@ -311,84 +426,6 @@ impl Process {
         }
     }
 
-    /// Runs `worker_fn` with what it may reach.
-    async fn run_guest(
-        &self,
-        module: &Module,
-        context: Arc<WorkerContext>,
-        reach: Reach,
-        stop: &Stop,
-    ) -> (Ended, Option<Dump>) {
-        let resolved = &self.resolved;
-        let Reach { overseer, peers, local, console, name, attempt } = reach;
-        let summary = match SummaryFile::open(resolved.summary_dir.as_deref(), &context, &name) {
-            Ok(summary) => Arc::new(summary),
-            Err(error) => {
-                let outcome = Outcome::failed(Exit::Files, format!("{:#}", anyhow::Error::from(error)));
-                return (Ended::Run(outcome), None);
-            }
-        };
-        let spare = self.spare.clone();
-        let variables = PlacedVariables::new(PlacementOptions {
-            cluster: context.cluster.clone(),
-            run_task: context.task,
-            process_task: resolved.task,
-            local,
-            remote: Box::new(move |task| {
-                let peers = peers.clone().expect("without a cluster every variable is local");
-                Arc::new(RemoteVariables::new(peers, task).with_spare(spare.clone()))
-            }),
-            chief_ended: overseer.chief_ended(),
-            runtime: Handle::current(),
-        });
-        let (interrupt, interrupted) = watch::channel(None);
-        let handles = Handles {
-            context,
-            job: Arc::new(WithDefaultTimeout { job: overseer.clone(), timeout: resolved.barrier_timeout }),
-            variables: Arc::new(variables),
-            console: Arc::new(console),
-            summary: summary.clone(),
-            interrupt: interrupted,
-        };
-        let options = self.guest_options(attempt);
-        let (ended, dump) = guest::run(&self.guests, module, options, handles, interrupt, &*overseer, stop).await;
-        (guest::with_summary(ended, &summary, stop).await, dump)
-    }
-
-    fn guest_options(&self, attempt: u32) -> GuestOptions {
-        let Resolved { guest_args, env, dirs, net, coredump_dir, limits, .. } = &self.resolved;
-        GuestOptions {
-            args: guest_args.clone(),
-            env: env.clone(),
-            dirs: dirs.clone(),
-            net: net.clone(),
-            coredump_dir: coredump_dir.clone().filter(|_| attempt < DUMPED_ATTEMPTS_MAX),
-            limits: limits.clone(),
-        }
-    }
-
-    fn store(&self) -> Store {
-        Store::new(StoreOptions { variable_bytes_max: self.resolved.variable_bytes_max, ..StoreOptions::default() })
-    }
-
-    /// What a run needs to reach other tasks.
-    fn peers(&self, caller: Caller, client_use: Option<ClientUse>, connections: &Connections) -> Peers {
-        Peers::new(PeersOptions {
-            cluster: self.resolved.cluster.clone(),
-            caller,
-            client_use,
-            connections: connections.clone(),
-            runtime: Handle::current(),
-            connect_timeout: self.resolved.connect_timeout,
-            rejoin_timeout: self.resolved.rejoin_timeout,
-        })
-    }
-
-    fn local_variables(&self, store: &Store, attempt: Option<crate::ids::Attempt>) -> Arc<dyn TaskVariables> {
-        let local = LocalVariables::new(store.clone(), self.container.clone(), attempt, Handle::current());
-        Arc::new(local.with_spare(self.spare.clone()))
-    }
-
     /// Tells the leader that the task leaves, and ends what stands here without waiting for others.
     async fn leave(&self, standing: &Standing, reason: &Reason, outcome: Outcome) -> Outcome {
         if let Some(member) = &standing.member {
@@ -399,77 +436,6 @@ impl Process {
     }
 }
 
-/// What a run reaches beyond its own sandbox.
-struct Reach {
-    overseer: Arc<dyn Overseer>,
-    /// None without a cluster.
-    peers: Option<Peers>,
-    /// This process's variables.
-    local: Arc<dyn TaskVariables>,
-    console: ProcessConsole,
-    /// What its files are called by: its task, else that of its process; `local` without a cluster.
-    name: String,
-    /// Which attempt it is, from 0.
-    attempt: u32,
-}
-
-/// Gives barriers without a timeout of their own the one of `--barrier-timeout`.
-struct WithDefaultTimeout {
-    job: Arc<dyn Overseer>,
-    timeout: Option<Duration>,
-}
-
-impl Job for WithDefaultTimeout {
-    fn barrier<'a>(
-        &'a self,
-        name: &'a str,
-        timeout: Option<Duration>,
-    ) -> crate::handles::BoxFuture<'a, crate::error::Result<()>> {
-        self.job.barrier(name, timeout.or(self.timeout))
-    }
-
-    fn training_ended(&self) -> bool {
-        self.job.training_ended()
-    }
-
-    fn attempt(&self) -> u32 {
-        self.job.attempt()
-    }
-}
-
 fn stopped(reason: &Reason) -> Outcome {
     Outcome::failed(reason.exit(), reason.text())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::cli::Cli;
-    use crate::config::{Environment, run_settings};
-    use crate::coordinator::console::testing::captured;
-    use crate::coordinator::console::{ConsoleOptions, ProgressMode};
-    use crate::coordinator::resolve::{Purpose, resolve};
-    use clap::Parser as _;
-
-    /// Starts a local run of a file that isn't there, which a run that goes on finds out first.
-    fn start() -> Outcome {
-        let cli = Cli::try_parse_from(["dchost", "--module=/nowhere/m.wasm"]).expect("it parses");
-        let settings = run_settings(&cli.run, &Environment::default(), None);
-        let resolved = resolve(&settings, Purpose::Run).expect("it is a local run");
-        run(resolved, None, ProcessConsole::on(captured(ProgressMode::Lines).screen, ConsoleOptions::default()))
-    }
-
-    #[test]
-    fn a_run_within_a_runtime_is_refused_before_any_effect() {
-        for mut builder in [Builder::new_current_thread(), Builder::new_multi_thread()] {
-            let runtime = builder.build().expect("there are threads");
-            let outcome = runtime.block_on(async { start() });
-            let message = outcome.message.unwrap_or_default();
-            assert_eq!(outcome.exit, Exit::Refused);
-            assert!(message.contains("within a tokio runtime") && message.contains("std::thread::spawn"), "{message}");
-            let elsewhere = runtime.block_on(async { std::thread::spawn(start).join() }).expect("it doesn't panic");
-            let message = elsewhere.message.unwrap_or_default();
-            assert!(message.contains("/nowhere/m.wasm"), "a thread of its own is fine: {message}");
-        }
-    }
 }

@@ -1,6 +1,5 @@
 //! Asks servers of a cluster how they are doing, all at once.
 
-use super::descriptors;
 use super::resolve::Target;
 use crate::client::status::{StatusClient, StatusError};
 use crate::error::Result;
@@ -39,9 +38,6 @@ impl Survey {
     /// # Errors
     /// `invalid-argument`: an address is no `host:port`.
     pub fn new(targets: Vec<Target>, container: &str, patience: Duration, again: bool) -> Result<Self> {
-        if targets.len() > 1 {
-            descriptors::raise();
-        }
         let run_id = RunId::draw(&mut rand::rng());
         let caller = Caller { container: container.to_owned(), task: None, run_id, attempt: None };
         let server = |target: Target| Ok((target.clone(), StatusClient::new(&target.address, caller.clone())?));

@@ -124,7 +124,7 @@ impl Calls {
         let cluster = match error.code {
             ErrorCode::PeerFailed | ErrorCode::PeerRestarted | ErrorCode::Unavailable => true,
             ErrorCode::DeadlineExceeded | ErrorCode::Aborted => kind == CallKind::Barrier,
-            _ => false,
+            _ => error.refuses_container(),
         };
         if cluster {
             self.watch.note_cluster_failure(&error);

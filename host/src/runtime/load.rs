@@ -63,6 +63,11 @@ impl Module {
         self.inner.digest
     }
 
+    /// The options of the engine that loaded it.
+    pub fn engine_options(&self) -> &EngineOptions {
+        &self.inner.engine.options
+    }
+
     /// The size of the component, in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.inner.size_bytes

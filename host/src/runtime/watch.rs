@@ -39,7 +39,8 @@ impl RunWatch {
 
     /// The first answer to the guest that told of a cluster failure; decides the exit code of a run that then fails.
     ///
-    /// Such are peer-failed, peer-restarted and unavailable, and a barrier's deadline-exceeded and aborted.
+    /// Such are peer-failed, peer-restarted and unavailable, a barrier's deadline-exceeded and aborted, and a container that is
+    /// refused to a split client.
     pub fn cluster_failure(&self) -> Option<Error> {
         self.lock().cluster_failure.clone()
     }

@@ -24,9 +24,6 @@ use tokio_util::sync::CancellationToken;
 /// Longest container name, in bytes: it becomes a label and a part of file names.
 pub const CONTAINER_BYTES_MAX: usize = 63;
 
-/// The name in the error of a client that finds its container in use.
-const CONTAINER: &str = "container";
-
 /// Containers in use always have room in the memory of attempts: a caller makes one by naming it, but uses it by a session.
 const _: () = assert!(CONTAINERS_MAX > SESSIONS_MAX);
 
@@ -143,8 +140,8 @@ pub fn authorize(identity: Identity, _rpc: Rpc, _container: &str) -> Result<()> 
     }
 }
 
-/// What is told when a container's attempt is followed by another, which is named: drop its variables. Called before the first call of the new attempt is
-/// admitted, under the guard's lock: it must not call the guard.
+/// What is told when a container's content ends because an attempt begins, which is named: drop its variables. Called before
+/// the first call of the new attempt is admitted, under the guard's lock: it must not call the guard.
 pub type AttemptEnded = Arc<dyn Fn(&str, Attempt) + Send + Sync>;
 
 /// A call that may go on.
@@ -251,7 +248,8 @@ impl Guard {
         &self.inner.sessions
     }
 
-    /// Registers what is told when a container's attempt is followed by a newer one, or by another leader's.
+    /// Registers what is told when a container's attempt is followed by a newer one, or by another leader's, and when a client
+    /// that wants to be alone is the first to tell of one.
     pub fn on_attempt_ended(&self, subscriber: AttemptEnded) {
         self.lock().subscribers.push(subscriber);
     }
@@ -292,10 +290,16 @@ impl Guard {
         // Under one lock, so that of two clients that come at the same time one finds the other.
         let mut attempts = self.lock();
         if let Some(attempt) = caller.attempt {
+            let container = &caller.container;
             if exclusive {
-                self.refuse_company(&attempts, &caller.container, attempt)?;
+                self.refuse_company(&attempts, container, attempt)?;
             }
-            self.enter(&mut attempts, &caller.container, attempt, false)?;
+            let first = !attempts.containers.contains_key(container);
+            self.enter(&mut attempts, container, attempt, false)?;
+            if exclusive && first {
+                // Clients that shared it had no attempt, and may have left something.
+                attempts.subscribers.iter().for_each(|subscriber| subscriber(container, attempt));
+            }
         }
         self.inner.sessions.open(&caller)
     }
@@ -303,7 +307,7 @@ impl Guard {
     /// Refuses a client that wants to be alone in a container but isn't.
     fn refuse_company(&self, attempts: &Attempts, container: &str, attempt: Attempt) -> Result<()> {
         let task = self.inner.task;
-        let refuse = |message| Err(Error::new(ErrorCode::FailedPrecondition, message).with_names([CONTAINER]));
+        let refuse = |message| Err(Error::container_refused(task, message));
         let of_job = |state: &&ContainerAttempt| state.confirmed && state.gate.current().leader != attempt.leader;
         if attempts.containers.get(container).filter(of_job).is_some() {
             return refuse(format!(

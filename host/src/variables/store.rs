@@ -112,6 +112,22 @@ impl Store {
         Ok(slot.container.clone())
     }
 
+    /// Begins an attempt with an empty container: as [`open`](Self::open), and what callers without an attempt made ends too.
+    ///
+    /// # Errors
+    /// Those of `open`.
+    pub fn begin(&self, name: &str, attempt: Attempt) -> Result<()> {
+        let mut containers = lock(&self.0.containers);
+        let of_nobody = |slot: &&mut Slot| slot.gate.is_none();
+        if let Some(slot) = containers.get_mut(name).filter(of_nobody) {
+            let fresh = Container::new(name, self.0.room.clone());
+            let over = || Error::new(ErrorCode::Aborted, format!("an attempt has begun in container `{name}`"));
+            std::mem::replace(&mut slot.container, fresh).end(over());
+        }
+        drop(containers);
+        self.open(name, Some(attempt)).map(drop)
+    }
+
     /// Deletes a container with all its variables; answers with their number. Who waits in it fails with `aborted`.
     ///
     /// Which attempts are over is forgotten with it; the guard before the server's handlers remembers that too.

@@ -31,7 +31,7 @@ const MAY_NAME: [(&str, &[&str]); 12] = [
         "main",
         &["lib", "commands", "cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire", "files"],
     ),
-    ("lib", &[]),
+    ("lib", &["coordinator"]),
     ("commands", &["cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire", "files"]),
     ("config", &["cli", "coordinator", "server", "client", "runtime", "handles", "wire", "files"]),
     ("cli", &["coordinator", "server", "client", "runtime", "handles", "wire"]),
@@ -201,6 +201,32 @@ fn only_config_reads_the_environment() {
     let mut findings = naming(&sources, &words, |source| module(source) != "config");
     findings.extend(naming(&sources, &["env::args*"], |source| module(source) != "main"));
     none("`config` reads it before any port is bound; `main` hands it the arguments", findings);
+}
+
+#[test]
+fn only_commands_change_the_process() {
+    let signals = ["tokio::signal*", "survive_size_limit"];
+    let words = ["setrlimit", "descriptors::raise", "set_global_default", "try_init", "set_hook"];
+    let words: Vec<&str> = words.into_iter().chain(signals).collect();
+    // Each takes effect where a command, or the program that embeds dchost, asks for it.
+    let asked = ["host/src/coordinator/run/stop.rs", "host/src/coordinator/descriptors.rs", "host/src/files.rs"];
+    let asks = |source: &Source| ["main", "commands"].contains(&module(source));
+    let applies = |source: &Source| !asks(source) && !asked.contains(&source.path.as_str());
+    none("a library leaves its process as it is", naming(&sources("host/src/"), &words, applies));
+}
+
+#[test]
+fn runtimes_of_coordinators_mark_their_threads() {
+    let mut findings = Vec::new();
+    for source in sources("host/src/").iter().filter(|source| module(source) == "coordinator") {
+        let count = |word: &str| source.production.matches(word).count();
+        let (made, marked) =
+            (count("::new_multi_thread") + count("::new_current_thread"), count("on_thread_start(mark_thread)"));
+        if made != marked {
+            findings.push(format!("{}: {made} runtimes, {marked} with marked threads", source.path));
+        }
+    }
+    none("on threads that a run needs no other coordinator may start", findings);
 }
 
 #[test]

@@ -1,8 +1,11 @@
 //! Integration tests of the library: one binary, a module for each subject.
 
+mod acceptance;
 mod architecture;
 mod command_line;
+mod embed;
 mod grpc;
+mod guests;
 mod oracle;
 mod security;
 mod variables;

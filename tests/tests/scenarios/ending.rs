@@ -229,10 +229,10 @@ fn the_wall_clock_spans_all_attempts() -> Result<()> {
 fn a_cluster_is_not_tried_again_yet() -> Result<()> {
     let cluster = r#"{"worker":["127.0.0.1:1"]}"#;
     let run = Run::guest("hello")?.args(["--cluster", cluster, "--task", "worker:0", "--max-attempts", "2"]);
-    check(&run.output()?, 2, &["--max-attempts", "in a cluster"]);
+    check(&run.output()?, 2, &["--max-attempts", "independent workers"]);
     let module = dchost_tests::guest("hello")?;
     let run = Run::new("launch").args(["launch", "--workers", "2", "--max-attempts", "2", "--module"]);
-    check(&run.args([module.as_os_str()]).output()?, 2, &["--max-attempts", "in a cluster"]);
+    check(&run.args([module.as_os_str()]).output()?, 2, &["--max-attempts", "independent workers"]);
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use crate::sync::lock;
 use crate::text::{escaped, escaped_json};
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::net::TcpListener;
@@ -197,6 +198,8 @@ pub(super) struct Display {
     prefixes: [String; 2],
     format: LineFormat,
     progress: ProgressView,
+    /// Of a split client's runs, which show theirs as lines under its prefix. As many as the cluster has tasks.
+    runs: Mutex<BTreeMap<Task, ProgressView>>,
 }
 
 impl Display {
@@ -218,14 +221,23 @@ impl Display {
             (LineFormat::Text, true) => format!("\u{1b}[{}m{name:width$} |\u{1b}[0m ", COLORS[number % COLORS.len()]),
         });
         let progress = ProgressView::new(screen.clone(), name.clone(), prefixes[1].clone(), format);
-        Display { screen, name, prefixes, format, progress }
+        Display { screen, name, prefixes, format, progress, runs: Mutex::default() }
     }
 
     fn line(&self, stream: Stream, line: &[u8]) {
         if stream == Stream::Stderr && line.first() == Some(&EVENT_BYTE) {
             // One that doesn't decode is of another version: nothing to show.
-            if let Some(InBand::Progress(progress)) = InBand::decode(line) {
-                self.progress.show(&progress);
+            match InBand::decode(line) {
+                Some(InBand::Progress(None, progress)) => self.progress.show(&progress),
+                Some(InBand::Progress(Some(task), progress)) => {
+                    let prefix = || match self.format {
+                        LineFormat::Json => String::new(),
+                        LineFormat::Text => format!("{}{task} | ", self.prefixes[1]),
+                    };
+                    let view = || ProgressView::of_run(self.screen.clone(), task, prefix(), self.format);
+                    lock(&self.runs).entry(task).or_insert_with(view).show(&progress);
+                }
+                None => {}
             }
             return;
         }

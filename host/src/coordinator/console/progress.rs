@@ -3,6 +3,7 @@
 use super::event::Event;
 use super::screen::{ProgressMode, Screen, Stream};
 use super::{LineFormat, line};
+use crate::cluster::Task;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +34,8 @@ const REDRAW_INTERVAL: Duration = Duration::from_millis(100);
 pub struct ProgressView {
     screen: Screen,
     name: String,
+    /// The run's task, where its process has several.
+    run: Option<Task>,
     prefix: String,
     format: LineFormat,
     throttle: Mutex<Throttle>,
@@ -41,7 +44,12 @@ pub struct ProgressView {
 impl ProgressView {
     /// Makes the view of the task `name` (empty in a local run); `prefix` stands before its lines.
     pub fn new(screen: Screen, name: String, prefix: String, format: LineFormat) -> Self {
-        ProgressView { screen, name, prefix, format, throttle: Mutex::new(Throttle::default()) }
+        ProgressView { screen, name, run: None, prefix, format, throttle: Mutex::new(Throttle::default()) }
+    }
+
+    /// Makes the view of one of several runs of a process, whose lines carry its task.
+    pub fn of_run(screen: Screen, task: Task, prefix: String, format: LineFormat) -> Self {
+        ProgressView { run: Some(task), ..ProgressView::new(screen, task.to_string(), prefix, format) }
     }
 
     /// Shows `progress`, unless the one before was shown a moment ago. The complete one is always shown, once.
@@ -55,7 +63,9 @@ impl ProgressView {
         drop(throttle);
         match mode {
             ProgressMode::Bars => self.screen.bar(&self.name, progress.clone()),
-            ProgressMode::Events => self.screen.line(Stream::Stderr, Event::Progress(progress.clone()).encode()),
+            ProgressMode::Events => {
+                self.screen.line(Stream::Stderr, Event::Progress(self.run, progress.clone()).encode())
+            }
             ProgressMode::Lines => self.screen.line(Stream::Stderr, self.as_line(progress).into_bytes()),
         }
     }

@@ -166,10 +166,12 @@ async fn local_run_keeps_everything_in_process() {
 async fn evaluator_reads_everywhere_and_writes_only_its_own() {
     let mut listed = cluster(1, 1);
     listed.insert(EVALUATOR, "e:1");
-    for spec in [listed, cluster(1, 1)] {
-        let world = world(spec, Some(EVALUATOR), Some(EVALUATOR));
+    let independent = [(listed.clone(), Some(EVALUATOR), "local"), (cluster(1, 1), Some(EVALUATOR), "local")];
+    let split = (listed, None, "evaluator:0");
+    for (spec, process_task, own) in independent.into_iter().chain([split]) {
+        let world = world(spec, Some(EVALUATOR), process_task);
         world.initialize("own", Placement::On(EVALUATOR)).await.unwrap();
-        assert_eq!(world.find("own"), "local");
+        assert_eq!(world.find("own"), own);
         world.add("own", Placement::On(EVALUATOR)).await.unwrap();
         for placement in [Placement::Auto, Placement::On(PS0), Placement::On(WORKER0)] {
             let error = world.initialize("w", placement).await.unwrap_err();

@@ -47,7 +47,7 @@ impl Resolved {
 }
 
 /// Writes a cluster as JSON: lists for dense jobs, maps for sparse ones.
-pub(super) fn cluster_text(cluster: &ClusterSpec) -> String {
+pub fn cluster_text(cluster: &ClusterSpec) -> String {
     let jobs = cluster.jobs().map(|job| {
         let dense = cluster.tasks(job).zip(0..).all(|(task, index)| task.index == index);
         let entries: Vec<_> = cluster
@@ -94,7 +94,9 @@ pub(super) fn fields(
         "listen",
         listen.map_or_else(|| "no server".to_owned(), ToString::to_string),
         match (listen, &settings.bind) {
-            (Some(Listen::HandedOver(_)), _) => "`LISTEN_FDS`".to_owned(),
+            (Some(Listen::HandedOver(_)), _) => {
+                or_default(settings.listener.as_ref().map(|listener| listener.origin.describe("listener")))
+            }
             (Some(_), Some(bind)) => bind.origin.describe("bind"),
             _ => "inferred".to_owned(),
         },

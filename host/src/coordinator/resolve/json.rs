@@ -56,6 +56,15 @@ pub(super) struct Cluster {
     pub(super) whole: bool,
 }
 
+/// What is taken for the address of a task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Addresses {
+    /// What can be dialled, and together with the others: what a run needs.
+    Reachable,
+    /// Any text but the empty one.
+    Any,
+}
+
 /// Whether a cluster value counts as not given.
 pub(super) fn is_empty(value: &Value) -> bool {
     value.is_null() || value.as_object().is_some_and(Map::is_empty)
@@ -65,9 +74,10 @@ pub(super) fn is_empty(value: &Value) -> bool {
 ///
 /// # Source
 /// `ClusterSpec` of TensorFlow's `server_lib.py`; string indices are read as its later versions do.
-pub(super) fn cluster(place: &str, value: &Value, faults: &mut Vec<Fault>) -> Cluster {
+pub(super) fn cluster(place: &str, value: &Value, accepted: Addresses, faults: &mut Vec<Fault>) -> Cluster {
     let before = faults.len();
-    let mut reader = ClusterReader { place, spec: ClusterSpec::new(), addresses: Vec::new(), tasks_count: 0, faults };
+    let (spec, addresses) = (ClusterSpec::new(), Vec::new());
+    let mut reader = ClusterReader { place, accepted, spec, addresses, tasks_count: 0, faults };
     match value.as_object() {
         Some(jobs) => jobs.iter().for_each(|(name, tasks)| reader.job(name, tasks)),
         None => reader.faults.push(Fault::new(
@@ -91,6 +101,7 @@ pub(super) fn cluster(place: &str, value: &Value, faults: &mut Vec<Fault>) -> Cl
 
 struct ClusterReader<'a> {
     place: &'a str,
+    accepted: Addresses,
     spec: ClusterSpec,
     addresses: Vec<(Task, Address)>,
     tasks_count: usize,
@@ -155,6 +166,12 @@ impl ClusterReader<'_> {
             self.fault(&entry, format!("is {}, not an address", kind(address)), "write \"a:2222\"");
             return;
         };
+        if self.accepted == Addresses::Any && !text.is_empty() {
+            if let Some(job) = job {
+                self.spec.insert(Task::new(job, index), text);
+            }
+            return;
+        }
         match address::parse(text) {
             Ok(parsed) => {
                 if let Some(task) = job.map(|job| Task::new(job, index)) {

@@ -8,7 +8,7 @@ use crate::coordinator::plan::PlanError;
 impl Resolver<'_> {
     /// Whether worker_fn is there, or taken to be there because only the plan is wanted.
     fn has_worker_fn(&self) -> bool {
-        self.settings.module.is_some() || self.purpose == Purpose::Plan && self.settings.mode.is_some()
+        self.settings.module.is_some() || self.purpose != Purpose::Run && self.settings.mode.is_some()
     }
 
     /// Infers how runs are placed. The outer none is a fault.

@@ -8,6 +8,15 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// How long a needed task may stay out of reach: pods of a job may be scheduled minutes apart.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(600);
+/// How long a task may take to come back.
+pub const REJOIN_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long an evaluator may go on after training.
+pub const EVALUATOR_GRACE: Duration = Duration::from_secs(60);
+/// Namespace of variables and barriers.
+pub const CONTAINER: &str = "default";
+
 /// Where a value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
@@ -17,6 +26,8 @@ pub enum Origin {
     Environment(String),
     /// This configuration file.
     File(PathBuf),
+    /// The program that embeds dchost.
+    Program,
     /// Nobody gave it.
     Default,
     /// It follows from other settings.
@@ -24,7 +35,8 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Where setting `key` stands, for a message: `` `--task` ``, `` `DCHOST_TASK` ``, `` `task` in `job.toml` ``.
+    /// Where setting `key` stands, for a message: `` `--task` ``, `` `DCHOST_TASK` ``, `` `task` in `job.toml` ``; for a program
+    /// the method that set it, whose name is the key's.
     pub fn place(&self, key: &str) -> String {
         match self {
             Origin::Flag if super::values::WASM_KEYS.contains(&key) => format!("`-W {key}`"),
@@ -32,6 +44,7 @@ impl Origin {
             Origin::Flag => format!("`--{key}`"),
             Origin::Environment(name) => format!("`{name}`"),
             Origin::File(path) => format!("`{key}` in `{}`", path.display()),
+            Origin::Program => format!("`{}`", key.replace('-', "_")),
             Origin::Default | Origin::Inferred => format!("default of `--{key}`"),
         }
     }
@@ -42,7 +55,7 @@ impl Origin {
             Origin::Default | Origin::Inferred => 0,
             Origin::File(_) => 1,
             Origin::Environment(_) => 2,
-            Origin::Flag => 3,
+            Origin::Flag | Origin::Program => 3,
         }
     }
 
@@ -199,14 +212,43 @@ pub struct Settings {
     /// Whether the process is a child of `dchost launch`.
     pub launched: bool,
     /// The address of the listening socket that was handed over.
-    pub listener: Option<SocketAddr>,
+    pub listener: Option<Setting<SocketAddr>>,
     /// What reading found wrong: values that don't parse, files that can't be read.
     pub faults: Vec<Fault>,
     /// What reading found odd.
     pub warnings: Vec<String>,
 }
 
+impl Default for LimitSettings {
+    fn default() -> Self {
+        LimitSettings::new(&Limits::default(), &EngineOptions::default(), SizeLimit(None), Origin::Default)
+    }
+}
+
 impl LimitSettings {
+    /// Takes limits that are values already. Of `engine` the size of a module, the time to compile it and the stack count.
+    pub fn new(limits: &Limits, engine: &EngineOptions, variable_bytes_max: SizeLimit, origin: Origin) -> Self {
+        fn set<T>(value: T, origin: &Origin) -> Setting<T> {
+            Setting { value, origin: origin.clone() }
+        }
+        let bytes = |count: usize| set(u64::try_from(count).unwrap_or(u64::MAX), &origin);
+        LimitSettings {
+            max_memory: set(limits.memory_bytes_max, &origin),
+            max_tensor: set(limits.tensor_bytes_max, &origin),
+            max_module_size: set(engine.module_bytes_max, &origin),
+            compile_timeout: set(engine.compile_timeout, &origin),
+            max_variable_bytes: set(variable_bytes_max, &origin),
+            cpu_timeout: set(Timeout(limits.cpu_timeout), &origin),
+            fuel: set(limits.fuel, &origin),
+            max_wasm_stack: bytes(engine.wasm_stack_bytes_max),
+            max_handles: set(u32::try_from(limits.handles_max).unwrap_or(u32::MAX), &origin),
+            max_output: set(limits.output_bytes_max, &origin),
+            max_output_line: bytes(limits.output_line_bytes_max),
+            max_output_rate: set(limits.output_bytes_per_second_max, &origin),
+            max_ops: set(limits.ops_max, &origin),
+        }
+    }
+
     /// The limits of the guest.
     pub fn of_guest(&self) -> Limits {
         let count = |setting: &Setting<u64>| usize::try_from(setting.value).unwrap_or(usize::MAX);
@@ -220,6 +262,49 @@ impl LimitSettings {
             output_bytes_max: self.max_output.value,
             output_bytes_per_second_max: self.max_output_rate.value,
             ops_max: self.max_ops.value,
+        }
+    }
+}
+
+impl Default for Settings {
+    /// What holds where nobody gives anything: the command line's defaults, and no cache.
+    fn default() -> Self {
+        Settings {
+            module: None,
+            task: None,
+            cluster: None,
+            tf_config: None,
+            mode: None,
+            replication: Setting::default(Replication::BetweenGraph),
+            rpc_layer: Setting::default(RpcLayer::Grpc),
+            bind: None,
+            insecure: Setting::default(false),
+            no_cluster_barrier: Setting::default(false),
+            end: Setting::default(EndRule::AllDone),
+            connect_timeout: Setting::default(CONNECT_TIMEOUT),
+            rejoin_timeout: Setting::default(REJOIN_TIMEOUT),
+            evaluator_grace: Setting::default(EVALUATOR_GRACE),
+            barrier_timeout: Setting::default(Timeout(None)),
+            timeout: Setting::default(Timeout(None)),
+            max_attempts: Setting::default(1),
+            container: Setting::default(CONTAINER.to_owned()),
+            share_container: Setting::default(false),
+            summary_dir: None,
+            dirs: Setting::default(Vec::new()),
+            env: Setting::default(Vec::new()),
+            env_values: Vec::new(),
+            allow_net: Setting::default(Vec::new()),
+            limits: LimitSettings::default(),
+            digest: None,
+            allow_precompiled: Setting::default(false),
+            unknown_imports_trap: Setting::default(false),
+            coredump: None,
+            cache: Setting::default(Cache::Off),
+            guest_args: Vec::new(),
+            launched: false,
+            listener: None,
+            faults: Vec::new(),
+            warnings: Vec::new(),
         }
     }
 }

@@ -63,7 +63,7 @@ impl Resolver<'_> {
             }
             return None;
         };
-        let cluster = json::cluster(&chosen.place, &chosen.value, &mut self.faults);
+        let cluster = json::cluster(&chosen.place, &chosen.value, json::Addresses::Reachable, &mut self.faults);
         if !cluster.whole {
             return None;
         }

@@ -37,6 +37,9 @@ pub const WASM_KEYS: [&str; 9] = [
 /// Keys of `-D`.
 pub const DEBUG_KEYS: [&str; 1] = ["coredump"];
 
+/// The longest duration. A point in time that far ahead can be computed on every system; sums of a few such durations as well.
+pub const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
+
 /// Why a text is not a value: what was expected instead. Prints on one line, whatever the text is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", escaped(.0))]
@@ -168,11 +171,9 @@ impl fmt::Display for WasmOption {
 /// # Errors
 /// A number without unit, anything that is no duration, and more than a year.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
-    // A point in time that far ahead can be computed on every system; sums of a few such durations as well.
-    const LONGEST: Duration = Duration::from_secs(366 * 24 * 3600);
     let shown = shown(text);
     match humantime::parse_duration(text.trim()) {
-        Ok(duration) if duration > LONGEST => {
+        Ok(duration) if duration > DURATION_MAX => {
             Err(ValueError(format!("`{shown}` is more than a year, which no job lasts; give a shorter duration")))
         }
         Ok(duration) => Ok(duration),

@@ -1,7 +1,7 @@
 //! Runs that are tried again after a failure: a local one, and those of a split client.
 
 use super::guest::Ended;
-use super::stop::{Reason, Stop};
+use super::stop::Reason;
 use super::{Process, Reach};
 use crate::context::WorkerContext;
 use crate::coordinator::member::SoloJob;
@@ -18,24 +18,26 @@ impl Process {
     ///
     /// # Cancel safety
     /// As [`guest::run`](super::guest::run): the attempt that runs goes on unheard, and none follows.
-    pub(super) async fn run_local(&self, module: &Module, context: Arc<WorkerContext>, stop: &Stop) -> Outcome {
+    pub(super) async fn run_local(&self, module: &Module, context: Arc<WorkerContext>) -> Outcome {
         let attempt = async |number| {
             let reach = Reach {
                 overseer: Arc::new(SoloJob::new(context.clone(), number)),
                 peers: None,
                 local: self.local_variables(&self.store(), None),
-                console: self.console.clone(),
                 name: "local".to_owned(),
                 attempt: number,
             };
-            let (ended, dump) = self.run_guest(module, context.clone(), reach, stop).await;
+            let (ended, dump) = self.run_guest(module, context.clone(), reach).await;
             if let Some(dump) = dump {
                 // Its memory has to go before the next attempt has its own.
-                dump.finish(stop).await;
+                dump.finish(&self.stop).await;
             }
-            ended
+            match ended {
+                Ended::Run(outcome) => Tried::Ended(outcome),
+                Ended::Stopped(_, outcome) => Tried::Over(outcome),
+            }
         };
-        self.attempts(attempt, stop).await
+        self.attempts(attempt).await
     }
 
     /// Makes attempts, counted from 0, until one ends well or none is left.
@@ -45,16 +47,16 @@ impl Process {
     ///
     /// # Cancel safety
     /// That of `attempt`; none follows.
-    pub(super) async fn attempts(&self, mut attempt: impl AsyncFnMut(u32) -> Ended, stop: &Stop) -> Outcome {
+    pub(super) async fn attempts(&self, mut attempt: impl AsyncFnMut(u32) -> Tried) -> Outcome {
         // Reading refuses 0.
         let attempts_max = self.resolved.attempts_max.max(1);
         let mut number = 0;
         loop {
             let outcome = match attempt(number).await {
-                Ended::Run(outcome) => outcome,
-                Ended::Stopped(_, outcome) => return within(outcome, number, attempts_max),
+                Tried::Ended(outcome) => outcome,
+                Tried::Over(outcome) => return within(outcome, number, attempts_max),
             };
-            match next(outcome, number, attempts_max, stop.now()) {
+            match next(outcome, number, attempts_max, self.stop.now()) {
                 Next::End(outcome) => return outcome,
                 // A line each: the log escapes newlines.
                 Next::Again { warning } => warning.lines().for_each(|line| warn!("{line}")),
@@ -62,6 +64,14 @@ impl Process {
             number += 1;
         }
     }
+}
+
+/// How an attempt ended.
+pub(super) enum Tried {
+    /// By itself: a failure may be tried again.
+    Ended(Outcome),
+    /// No other one follows: the process has to end, or the training has ended well and something beside it has not.
+    Over(Outcome),
 }
 
 /// How it goes on after an attempt.

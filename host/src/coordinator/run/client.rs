@@ -1,15 +1,18 @@
 //! A split client: every run of `worker_fn` in this process, beside each other, on standard servers that know nothing of it.
 
+use super::attempts::Tried;
 use super::guest::{Dump, Ended};
-use super::stop::{Reason, Stop};
+use super::stop::Reason;
 use super::{CLOSE_TIMEOUT, Process, Reach};
 use crate::client::channel::{Connections, Peers};
+use crate::cluster::Task;
 use crate::context::WorkerContext;
 use crate::coordinator::outcome::Outcome;
 use crate::coordinator::siblings::{CLIENT, Sibling, Siblings, SiblingsOptions};
 use crate::exit::Exit;
 use crate::ids::{Attempt, Caller, ClientUse, Incarnation, RunId};
 use crate::runtime::Module;
+use std::fmt::Write as _;
 use std::sync::Arc;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -20,19 +23,22 @@ use tracing::{debug, info, warn};
 /// one and the rest are for data.
 const RUNS_PER_CONNECTION: usize = 128;
 
+/// Runs whose place is told when the process has to end: more would bury why it had to.
+const RUNS_SHOWN_MAX: usize = 8;
+
 impl Process {
     /// Runs `worker_fn` once for each context, all at the same time. The process owns the attempts, as a leader does.
-    pub(super) async fn run_client(
-        self: &Arc<Self>,
-        module: &Module,
-        contexts: &[Arc<WorkerContext>],
-        stop: &Stop,
-    ) -> Outcome {
+    ///
+    /// # Cancel safety
+    /// The runs' tasks are dropped with it, and their guests go on unheard; no attempt follows.
+    pub(super) async fn run_client(self: &Arc<Self>, module: &Module, contexts: &[Arc<WorkerContext>]) -> Outcome {
         let leader = Incarnation::draw(&mut rand::rng());
-        let (runs, container) = (contexts.len(), &self.container);
-        info!("split client with {runs} runs of worker_fn, in container `{container}`");
-        self.attempts(async |number| self.run_siblings(module, contexts, Attempt { leader, number }, stop).await, stop)
-            .await
+        let runs = match contexts.len() {
+            1 => "1 run".to_owned(),
+            runs => format!("{runs} runs"),
+        };
+        info!("split client with {runs} of worker_fn, in container `{}`", self.container);
+        self.attempts(async |number| self.run_siblings(module, contexts, Attempt { leader, number }).await).await
     }
 
     /// One attempt: all runs, until the last has ended.
@@ -41,8 +47,7 @@ impl Process {
         module: &Module,
         contexts: &[Arc<WorkerContext>],
         attempt: Attempt,
-        stop: &Stop,
-    ) -> Ended {
+    ) -> Tried {
         let (clock, siblings) = Siblings::new(SiblingsOptions {
             contexts: contexts.to_vec(),
             attempt: attempt.number,
@@ -79,20 +84,19 @@ impl Process {
                 peers: Some(run_peers),
                 // Nothing is stored in a client.
                 local: self.local_variables(&self.store(), None),
-                console: if context.task.is_some() { self.console.of_run(task) } else { self.console.clone() },
                 name: task.to_string(),
                 attempt: attempt.number,
             };
-            let (process, module, context, stop) = (self.clone(), module.clone(), context.clone(), stop.clone());
+            let (process, module, context) = (self.clone(), module.clone(), context.clone());
             runs.spawn(async move {
-                let (ended, dump) = process.run_guest(&module, context, reach, &stop).await;
+                let (ended, dump) = process.run_guest(&module, context, reach).await;
                 (seat, ended, dump)
             });
         }
         let (ends, dumps) = ends(runs, &siblings).await;
         for dump in dumps {
             // Its memory has to go before the next attempt has its own.
-            dump.finish(stop).await;
+            dump.finish(&self.stop).await;
         }
         // Only now: with its last session a server deletes the client's container.
         close(peers).await;
@@ -107,8 +111,8 @@ struct Ends {
     first: Option<Outcome>,
     /// The failure of the evaluator, which fails nobody else.
     evaluator: Option<Outcome>,
-    /// What ended the process, with the end of a run that it met first.
-    stopped: Option<(Reason, Outcome)>,
+    /// What ended the process, and where each run was then, as its outcome tells.
+    stopped: Option<(Reason, Vec<(Task, Outcome)>)>,
 }
 
 /// Waits for every run, and tells the others of each end.
@@ -125,24 +129,15 @@ async fn ends(mut runs: JoinSet<(usize, Ended, Option<Dump>)>, siblings: &[Sibli
         };
         dumps.extend(dump);
         let sibling = &siblings[seat];
-        let task = sibling.task();
         match ended {
             Ended::Run(outcome) => {
                 let failed_before = sibling.cause().is_some();
                 sibling.ended(outcome.report(false));
-                match &outcome.message {
-                    _ if outcome.exit == Exit::Done => debug!("the run of {task} has ended"),
-                    Some(message) if failed_before && !sibling.is_evaluator() => {
-                        let line = message.lines().last().unwrap_or_default();
-                        warn!("{task}: {line}");
-                    }
-                    _ if sibling.is_evaluator() => ends.evaluator = Some(of_task(&task.to_string(), outcome)),
-                    _ => ends.first = Some(of_task(&task.to_string(), outcome)),
-                }
+                ends.run(sibling, outcome, failed_before, runs.is_empty());
             }
             Ended::Stopped(reason, outcome) => {
                 sibling.ended(outcome.report(reason.is_leaving()));
-                ends.stopped.get_or_insert((reason, of_task(&task.to_string(), outcome)));
+                ends.stopped.get_or_insert((reason, Vec::new())).1.push((sibling.task(), outcome));
             }
         }
     }
@@ -150,19 +145,66 @@ async fn ends(mut runs: JoinSet<(usize, Ended, Option<Dump>)>, siblings: &[Sibli
 }
 
 impl Ends {
+    /// Notes how a run ended by itself. What is a cause is told when the process ends, and at once where that takes longer.
+    fn run(&mut self, sibling: &Sibling, outcome: Outcome, failed_before: bool, is_last: bool) {
+        let task = sibling.task();
+        let Some(message) = outcome.message.as_deref() else {
+            debug!("the run of {task} has ended");
+            return;
+        };
+        let line = if failed_before { message.lines().last() } else { message.lines().next() }.unwrap_or_default();
+        if sibling.is_evaluator() {
+            if !is_last {
+                warn!("the run of {task} has failed, the others go on: {line}");
+            }
+            self.evaluator = Some(of_task(task, outcome));
+        } else if failed_before {
+            warn!("{task}: {line}");
+        } else {
+            if !is_last {
+                warn!("the run of {task} has failed, the others are told to end: {line}");
+            }
+            self.first = Some(of_task(task, outcome));
+        }
+    }
+
     /// What the attempt comes to.
-    fn verdict(self) -> Ended {
+    fn verdict(self) -> Tried {
         match self {
-            Ends { stopped: Some((reason, outcome)), .. } => Ended::Stopped(reason, outcome),
-            Ends { first: Some(outcome), .. } | Ends { evaluator: Some(outcome), .. } => Ended::Run(outcome),
-            Ends { .. } => Ended::Run(Outcome::done()),
+            Ends { stopped: Some((reason, runs)), .. } => Tried::Over(stopped(&reason, runs)),
+            Ends { first: Some(outcome), .. } => Tried::Ended(outcome),
+            // An evaluator's end never ends an attempt: the training has ended well, and once is enough.
+            Ends { evaluator: Some(outcome), .. } => Tried::Over(outcome),
+            Ends { .. } => Tried::Ended(Outcome::done()),
         }
     }
 }
 
-/// Says whose end it is.
-fn of_task(task: &str, outcome: Outcome) -> Outcome {
-    Outcome { message: outcome.message.map(|message| format!("{task}: {message}")), ..outcome }
+/// What to tell of a process that had to end: why, and where its runs were, which no run is to blame for.
+fn stopped(reason: &Reason, mut runs: Vec<(Task, Outcome)>) -> Outcome {
+    if let [(_, _)] = runs.as_slice() {
+        return runs.remove(0).1;
+    }
+    runs.sort_unstable_by_key(|(task, _)| *task);
+    let why = reason.text();
+    let mut text = why.clone();
+    for (task, outcome) in runs.iter().take(RUNS_SHOWN_MAX) {
+        let message = outcome.message.as_deref().unwrap_or_default();
+        let place = message.strip_prefix(&why).unwrap_or(message).trim_start_matches("; ");
+        let _ = write!(text, "\n{task}: {place}");
+    }
+    if let more @ 1.. = runs.len().saturating_sub(RUNS_SHOWN_MAX) {
+        let _ = write!(text, "\nand {more} more");
+    }
+    Outcome::failed(reason.exit(), text)
+}
+
+/// Says whose end it is, where that isn't the process itself.
+fn of_task(task: Task, outcome: Outcome) -> Outcome {
+    match outcome.message {
+        Some(message) if task != CLIENT => Outcome { message: Some(format!("{task}: {message}")), ..outcome },
+        _ => outcome,
+    }
 }
 
 /// Ends the sessions of all runs.
@@ -172,4 +214,60 @@ async fn close(peers: Vec<Peers>) {
         closing.spawn(async move { peers.close().await });
     }
     let _ = timeout(CLOSE_TIMEOUT, closing.join_all()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::TaskType;
+    use expect_test::{Expect, expect};
+
+    fn check(runs: u32, expected: Expect) {
+        let reason = Reason::Terminated;
+        let run = |index| {
+            let outcome = Outcome::failed(reason.exit(), format!("{}; the guest was computing", reason.text()));
+            (Task::new(TaskType::Worker, index), outcome)
+        };
+        let outcome = stopped(&reason, (0..runs).rev().map(run).collect());
+        assert_eq!(outcome.exit, Exit::Terminated);
+        expected.assert_eq(&outcome.message.expect("it tells why"));
+    }
+
+    #[test]
+    fn a_process_that_had_to_end_blames_none_of_its_runs() {
+        check(1, expect!["ended by SIGTERM; the guest was computing"]);
+        check(
+            2,
+            expect![[r#"
+                ended by SIGTERM
+                worker:0: the guest was computing
+                worker:1: the guest was computing"#]],
+        );
+        check(
+            300,
+            expect![[r#"
+                ended by SIGTERM
+                worker:0: the guest was computing
+                worker:1: the guest was computing
+                worker:2: the guest was computing
+                worker:3: the guest was computing
+                worker:4: the guest was computing
+                worker:5: the guest was computing
+                worker:6: the guest was computing
+                worker:7: the guest was computing
+                and 292 more"#]],
+        );
+    }
+
+    #[test]
+    fn an_evaluators_failure_comes_last_and_is_not_tried_again() {
+        let failed = |exit| Some(Outcome::failed(exit, "it failed"));
+        let ends = Ends { evaluator: failed(Exit::WorkerError), ..Ends::default() };
+        let Tried::Over(outcome) = ends.verdict() else { panic!("nothing follows it") };
+        assert_eq!(outcome.exit, Exit::WorkerError);
+        let ends = Ends { evaluator: failed(Exit::WorkerError), first: failed(Exit::Trap), ..Ends::default() };
+        let Tried::Ended(outcome) = ends.verdict() else { panic!("a run's failure may be tried again") };
+        assert_eq!(outcome.exit, Exit::Trap);
+        assert!(matches!(Ends::default().verdict(), Tried::Ended(outcome) if outcome.exit == Exit::Done));
+    }
 }

@@ -3,6 +3,7 @@
 use super::stop::{Reason, Stop};
 use crate::coordinator::member::{MemberHandle, SoloJob};
 use crate::coordinator::outcome::{self, Outcome};
+use crate::coordinator::reentry::mark_thread;
 use crate::coordinator::siblings::Sibling;
 use crate::coordinator::summary::SummaryFile;
 use crate::error::{Error, ErrorCode};
@@ -43,7 +44,12 @@ impl Guests {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = guests.clamp(1, cores);
         // A timer and sockets of its own: WASI's are polled there.
-        let runtime = Builder::new_multi_thread().worker_threads(threads).thread_name("guest").enable_all().build()?;
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(threads)
+            .thread_name("guest")
+            .on_thread_start(mark_thread)
+            .enable_all()
+            .build()?;
         Ok(Guests { runtime: Some(runtime) })
     }
 

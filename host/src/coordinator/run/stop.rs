@@ -1,4 +1,4 @@
-//! What ends a process from outside: signals, the wall clock, and a launcher that has gone.
+//! What ends a process's task from outside: signals, the wall clock, a launcher that has gone, the program around it.
 
 use crate::coordinator::launched::launcher_gone;
 use crate::exit::Exit;
@@ -10,13 +10,15 @@ use tokio::sync::watch;
 
 /// Why a process has to end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub enum Reason {
     /// SIGINT.
     Interrupted,
     /// SIGTERM.
     Terminated,
     /// The process that launched this one has gone.
     LauncherGone,
+    /// The program that embeds dchost asked for it.
+    Asked,
     /// `--timeout` has passed.
     Timeout(Duration),
     /// The server of this task has ended, although nobody ended it: what it says.
@@ -25,26 +27,27 @@ pub(super) enum Reason {
 
 impl Reason {
     /// The exit code that it gives the process.
-    pub(super) fn exit(&self) -> Exit {
+    pub fn exit(&self) -> Exit {
         match self {
             Reason::Interrupted => Exit::Interrupted,
-            Reason::Terminated | Reason::LauncherGone => Exit::Terminated,
+            Reason::Terminated | Reason::LauncherGone | Reason::Asked => Exit::Terminated,
             Reason::Timeout(_) => Exit::Timeout,
             Reason::ServerEnded(_) => Exit::Bug,
         }
     }
 
     /// Whether the task leaves, rather than fails.
-    pub(super) fn is_leaving(&self) -> bool {
+    pub fn is_leaving(&self) -> bool {
         !matches!(self, Reason::Timeout(_) | Reason::ServerEnded(_))
     }
 
     /// What happened, in words.
-    pub(super) fn text(&self) -> String {
+    pub fn text(&self) -> String {
         match self {
             Reason::Interrupted => "ended by SIGINT".to_owned(),
             Reason::Terminated => "ended by SIGTERM".to_owned(),
             Reason::LauncherGone => "ended because `dchost launch` has gone".to_owned(),
+            Reason::Asked => "ended because it was asked to stop".to_owned(),
             Reason::Timeout(timeout) => {
                 format!("the wall clock `--timeout {}` has passed", humantime::format_duration(*timeout))
             }
@@ -56,22 +59,27 @@ impl Reason {
 }
 
 /// Tells when, and why, the process has to end. Cheap to clone.
-#[derive(Clone, Debug)]
-pub(super) struct Stop {
+#[derive(Clone, Debug, Default)]
+pub struct Stop {
     reason: Arc<watch::Sender<Option<Reason>>>,
 }
 
 impl Stop {
-    /// Starts to watch, on the present runtime. The clock of `timeout` starts now.
+    /// Starts to watch, on the present runtime: for a launcher's end, for signals where `signals` says so, and for the time.
+    /// The clock of `timeout` starts now.
     ///
     /// # Errors
     /// The system can't deliver signals.
-    pub(super) fn watch(launched: bool, timeout: Option<Duration>) -> io::Result<Self> {
-        let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut terminate = signal(SignalKind::terminate())?;
-        let stop = Stop::new();
-        let told = stop.clone();
+    pub fn watch(&self, launched: bool, timeout: Option<Duration>, signals: bool) -> io::Result<()> {
+        let signalled = if signals { Some(signalled()?) } else { None };
+        let told = self.clone();
         tokio::spawn(async move {
+            let signalled = async {
+                match signalled {
+                    Some(signalled) => signalled.await,
+                    None => std::future::pending().await,
+                }
+            };
             let clock = async {
                 match timeout {
                     Some(timeout) => {
@@ -83,23 +91,22 @@ impl Stop {
             };
             let launcher = async { if launched { launcher_gone().await } else { std::future::pending().await } };
             let reason = tokio::select! {
-                _ = interrupt.recv() => Reason::Interrupted,
-                _ = terminate.recv() => Reason::Terminated,
+                reason = signalled => reason,
                 () = launcher => Reason::LauncherGone,
                 timeout = clock => Reason::Timeout(timeout),
             };
             told.stop(reason);
         });
-        Ok(stop)
+        Ok(())
     }
 
     /// Makes one that nothing but [`stop`](Self::stop) ends.
-    pub(super) fn new() -> Self {
+    pub fn new() -> Self {
         Stop { reason: Arc::new(watch::Sender::new(None)) }
     }
 
     /// Ends the process for a reason found within it. The first reason counts.
-    pub(super) fn stop(&self, reason: Reason) {
+    pub fn stop(&self, reason: Reason) {
         self.reason.send_if_modified(|told| {
             let first = told.is_none();
             if first {
@@ -110,7 +117,7 @@ impl Stop {
     }
 
     /// Why the process has to end, where it already has to.
-    pub(super) fn now(&self) -> Option<Reason> {
+    pub fn now(&self) -> Option<Reason> {
         self.reason.borrow().clone()
     }
 
@@ -118,9 +125,24 @@ impl Stop {
     ///
     /// # Cancel safety
     /// Waiting has no effect.
-    pub(super) async fn wait(&self) -> Reason {
+    pub async fn wait(&self) -> Reason {
         let mut reason = self.reason.subscribe();
         let reason = reason.wait_for(Option::is_some).await.expect("`self` holds the sender");
         reason.clone().expect("waited until it was there")
     }
+}
+
+/// Takes the signals that end a process, on the present runtime; ends with the first.
+///
+/// # Errors
+/// The system can't deliver signals.
+fn signalled() -> io::Result<impl Future<Output = Reason>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => Reason::Interrupted,
+            _ = terminate.recv() => Reason::Terminated,
+        }
+    })
 }

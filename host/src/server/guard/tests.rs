@@ -242,14 +242,18 @@ async fn a_second_client_is_refused_while_the_first_lives() {
     for text in ["`default` of ps:0", "another client", "--share-container", "--container"] {
         assert!(error.message.contains(text), "{error}");
     }
-    assert_eq!(*drops.lock().expect("no panic above"), 0, "who is refused drops nothing");
+    assert_eq!(
+        *drops.lock().expect("no panic above"),
+        1,
+        "by the first, of what may have been; who is refused drops nothing"
+    );
 
     let [one, other] = first;
     one.close();
     assert!(open(&guard, 3, Some(8)).is_err(), "another run of it lives");
     drop(other);
     let second = open(&guard, 3, Some(8)).expect("a broken stream is no life");
-    assert_eq!(*drops.lock().expect("no panic above"), 1, "what the first left is dropped");
+    assert_eq!(*drops.lock().expect("no panic above"), 2, "what the first left is dropped");
     assert_eq!(code(guard.open_session(Some(header(Some((7, 0)))), 0)), ErrorCode::Aborted);
     second.close();
 }
@@ -260,11 +264,14 @@ async fn clients_that_share_meet_and_keep_the_content() {
     let drops = Arc::new(Mutex::new(0));
     let seen = drops.clone();
     guard.on_attempt_ended(Arc::new(move |_, _| *seen.lock().expect("no panic above") += 1));
-    open(&guard, 1, Some(7)).expect("alone").close();
-    let sharing = [2, 3].map(|run| open(&guard, run, None).expect("they share"));
-    assert_eq!(*drops.lock().expect("no panic above"), 0);
-    assert!(open(&guard, 4, Some(8)).is_err(), "who wants to be alone isn't");
-    drop(sharing);
+    for first in [None, Some(7)] {
+        open(&guard, 1, first).expect("alone").close();
+        let seen = usize::from(first.is_some());
+        let sharing = [2, 3].map(|run| open(&guard, run, None).expect("they share"));
+        assert_eq!(*drops.lock().expect("no panic above"), seen, "only who is alone begins with nothing");
+        assert!(open(&guard, 4, Some(8)).is_err(), "who wants to be alone isn't");
+        sharing.into_iter().for_each(Lease::close);
+    }
 }
 
 #[tokio::test]

@@ -235,6 +235,23 @@ fn new_attempt_begins_empty_and_older_ones_are_refused() {
     assert!(store.open("other", attempt(1, 7)).is_ok());
 }
 
+#[test]
+fn who_begins_ends_what_nobodys_attempt_had_left_and_nothing_of_its_own() {
+    let store = Store::default();
+    let shared = store.open("default", None).unwrap();
+    initialize(&shared, "w", &[1.0]).unwrap();
+    let [first, second] = [attempt(1, 0), attempt(2, 0)].map(|attempt| attempt.expect("it is one"));
+    store.begin("default", first).unwrap();
+    assert_eq!(initialize(&shared, "w", &[1.0]).unwrap_err().code, ErrorCode::Aborted);
+    let own = store.open("default", Some(first)).unwrap();
+    initialize(&own, "w", &[2.0]).unwrap();
+    store.begin("default", first).unwrap();
+    assert_eq!(store.open("default", Some(first)).unwrap().len(), 1);
+    store.begin("default", second).unwrap();
+    assert_eq!(store.begin("default", first).unwrap_err().code, ErrorCode::Aborted);
+    assert!(store.open("default", Some(second)).unwrap().is_empty());
+}
+
 #[tokio::test(start_paused = true)]
 async fn waiting_ends_with_the_last_initialize() {
     let store = Store::default();

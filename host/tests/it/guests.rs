@@ -1,0 +1,260 @@
+//! Components in text for tests of the library, and consoles that keep what they print.
+
+use dchost::context::WorkerContext;
+use dchost::handles::{Console, Origin};
+use std::sync::{Arc, Mutex};
+
+/// What nobody should ever wait for.
+pub(crate) const LONG: std::time::Duration = std::time::Duration::from_secs(90);
+
+/// A guest that writes `hello` and ends.
+pub(crate) fn hello() -> Vec<u8> {
+    guest(
+        r#"(data (i32.const 1024) "hello") (func $main (result i32) (call $say (i32.const 1024) (i32.const 5)) (i32.const 0))"#,
+    )
+}
+
+/// A guest that writes `begun` and then computes for ever.
+pub(crate) fn spins() -> Vec<u8> {
+    guest(
+        r#"(data (i32.const 1024) "begun")
+        (func $main (result i32) (call $say (i32.const 1024) (i32.const 5)) (loop $again (br $again)) (unreachable))"#,
+    )
+}
+
+/// The between-graph worker function of TensorFlow's tests: `x` begins at 10 on `ps:0` and `y` at 20 on `ps:1`, each worker
+/// adds 2 to one and takes 2 from the other, and when all have, each reads both and writes `x=16 y=14`.
+pub(crate) fn between_graph() -> Vec<u8> {
+    guest(
+        r#"(data (i32.const 1024) "xyps") (data (i32.const 1032) "x=00 y=00")
+        ;; 10, 20 and 2 as f32.
+        (data (i32.const 1044) "\00\00\20\41\00\00\a0\41\00\00\00\40")
+        (func $main (result i32)
+          (i32.store (i32.const 1056) (call $declared (i32.const 1024) (i32.const 1) (i32.const 1026) (i32.const 2) (i32.const 0)))
+          (if (call $failed) (then (return (i32.const 16))))
+          (i32.store (i32.const 1060) (call $declared (i32.const 1025) (i32.const 1) (i32.const 1026) (i32.const 2) (i32.const 1)))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $entry (i32.const 1072) (i32.load (i32.const 1056)) (i32.const 1044))
+          (call $entry (i32.const 1096) (i32.load (i32.const 1060)) (i32.const 1048))
+          (call $change (i32.const 1120) (i32.load (i32.const 1056)) (i32.const 1) (i32.const 1052))
+          (call $change (i32.const 1168) (i32.load (i32.const 1060)) (i32.const 2) (i32.const 1052))
+          (if (call $is-chief) (then
+            (call $initialize (i32.const 1072) (i32.const 2) (i32.const 0) (i32.const 64))
+            (if (call $failed) (then (return (i32.const 16))))))
+          (call $wait (i32.const 64))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $update (i32.const 1120) (i32.const 2) (i32.const 0) (i32.const 0) (i32.const 64))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $wait (i32.const 64))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $read (i32.const 1056) (i32.const 2) (i32.const 0) (i64.const 0) (i32.const 0) (i64.const 0) (i32.const 0)
+            (i32.const 64))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $digits (i32.const 1034) (call $value (i32.const 0)))
+          (call $digits (i32.const 1039) (call $value (i32.const 1)))
+          (call $say (i32.const 1032) (i32.const 9))
+          (i32.const 0))"#,
+    )
+}
+
+/// The in-graph worker function of TensorFlow's tests, of 3 workers: `x_i` begins at 10 on `worker:i`, `i` is added to it, and
+/// `sum=33` written. It adds the three itself: ops on other tasks, where TensorFlow adds them on `worker:0`, aren't served.
+pub(crate) fn in_graph() -> Vec<u8> {
+    guest(
+        r#"(data (i32.const 1024) "x0x1x2worker") (data (i32.const 1036) "sum=00")
+        ;; 10, 0, 1 and 2 as f32.
+        (data (i32.const 1044) "\00\00\20\41\00\00\00\00\00\00\80\3f\00\00\00\40")
+        (func $main (result i32)
+          (local $i i32) (local $variable i32)
+          (loop $next
+            (local.set $variable (call $declared
+              (i32.add (i32.const 1024) (i32.mul (local.get $i) (i32.const 2))) (i32.const 2)
+              (i32.const 1030) (i32.const 6) (local.get $i)))
+            (if (call $failed) (then (return (i32.const 16))))
+            (call $entry (i32.add (i32.const 1072) (i32.mul (local.get $i) (i32.const 24))) (local.get $variable)
+              (i32.const 1044))
+            (call $change (i32.add (i32.const 1152) (i32.mul (local.get $i) (i32.const 48))) (local.get $variable)
+              (i32.const 1) (i32.add (i32.const 1048) (i32.mul (local.get $i) (i32.const 4))))
+            (local.set $i (i32.add (local.get $i) (i32.const 1)))
+            (br_if $next (i32.lt_u (local.get $i) (i32.const 3))))
+          (call $initialize (i32.const 1072) (i32.const 3) (i32.const 0) (i32.const 64))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $update (i32.const 1152) (i32.const 3) (i32.const 1) (i32.const 0) (i32.const 64))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $digits (i32.const 1040) (i32.add (call $value (i32.const 0))
+            (i32.add (call $value (i32.const 1)) (call $value (i32.const 2)))))
+          (call $say (i32.const 1036) (i32.const 6))
+          (i32.const 0))"#,
+    )
+}
+
+const TYPES: &str = r#"
+        (type $task' (record (field "job" string) (field "index" u32)))
+        (export "task" (type $task (eq $task')))
+        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
+          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
+          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
+        (export "error-code" (type $code (eq $code')))
+        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
+        (export "error" (type $error (eq $error')))"#;
+
+const TENSOR_TYPES: &str = r#"
+        (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
+        (export "dtype" (type $dtype (eq $dtype')))
+        (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
+        (export "tensor" (type $tensor (eq $tensor')))
+        (type $value' (record (field "tensor" $tensor) (field "version" u64)))
+        (export "value" (type $value (eq $value')))"#;
+
+/// A component of core code that defines `$main`, whose result is the address of a `result<_, string>`: 0 for ok, 16 after
+/// `$failed`. Text and data may be placed from 1024 to 4095; results of calls are at 64.
+fn guest(main: &str) -> Vec<u8> {
+    let text = format!(
+        r#"(component
+      (import "dchost:worker/log@0.1.0" (instance $log
+        (type $level' (enum "trace" "debug" "info" "warn" "error"))
+        (export "level" (type $level (eq $level')))
+        (export "write" (func (param "level" $level) (param "message" string)))))
+      (import "dchost:worker/worker-context@0.1.0" (instance $context
+        {TYPES}
+        (export "is-chief" (func (result bool)))
+        (export "wait-for-other-workers" (func (result (result (error $error)))))))
+      (import "dchost:worker/variables@0.1.0" (instance $variables
+        {TYPES} {TENSOR_TYPES}
+        (type $placement' (variant (case "auto") (case "on" $task) (case "sharded")))
+        (export "placement" (type $placement (eq $placement')))
+        (export "variable" (type $variable (sub resource)))
+        (type $mode' (enum "overwrite" "if-absent"))
+        (export "initialize-mode" (type $mode (eq $mode')))
+        (type $consistency' (enum "atomic" "relaxed"))
+        (export "consistency" (type $consistency (eq $consistency')))
+        (type $kind' (enum "assign" "add" "sub" "min" "max"))
+        (export "update-kind" (type $kind (eq $kind')))
+        (type $options' (record (field "min-version" (option u64)) (field "max-age" (option u64))
+          (field "consistency" $consistency)))
+        (export "read-options" (type $options (eq $options')))
+        (type $change' (record (field "target" (borrow $variable)) (field "kind" $kind) (field "value" $tensor)
+          (field "base" (option u64))))
+        (export "change" (type $change (eq $change')))
+        (export "[static]variable.declare" (func (param "name" string) (param "dtype" $dtype)
+          (param "shape" (list u64)) (param "placement" $placement) (result (result (own $variable) (error $error)))))
+        (export "initialize" (func (param "values" (list (tuple (borrow $variable) $tensor))) (param "mode" $mode)
+          (result (result (error $error)))))
+        (export "read" (func (param "vars" (list (borrow $variable))) (param "options" $options)
+          (result (result (list $value) (error $error)))))
+        (export "update" (func (param "changes" (list $change)) (param "want-values" bool)
+          (param "consistency" $consistency) (result (result (list $value) (error $error)))))))
+      (core module $libc
+        (memory (export "memory") 1)
+        (global $top (mut i32) (i32.const 4096))
+        (func (export "realloc") (param i32 i32 i32 i32) (result i32)
+          (local $at i32)
+          (local.set $at (i32.and (i32.add (global.get $top) (i32.const 15)) (i32.const -16)))
+          (global.set $top (i32.add (local.get $at) (local.get 3)))
+          (local.get $at)))
+      (core instance $libc (instantiate $libc))
+      (core func $log (canon lower (func $log "write") (memory (core memory $libc "memory"))))
+      (core func $is-chief (canon lower (func $context "is-chief")))
+      (core func $wait (canon lower (func $context "wait-for-other-workers")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+      (core func $declare (canon lower (func $variables "[static]variable.declare")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+      (core func $initialize (canon lower (func $variables "initialize")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+      (core func $read (canon lower (func $variables "read")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+      (core func $update (canon lower (func $variables "update")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+      (core module $main
+        (import "libc" "memory" (memory 1))
+        (import "host" "log" (func $log (param i32 i32 i32)))
+        (import "host" "is-chief" (func $is-chief (result i32)))
+        (import "host" "wait" (func $wait (param i32)))
+        (import "host" "declare" (func $declare (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)))
+        (import "host" "initialize" (func $initialize (param i32 i32 i32 i32)))
+        (import "host" "read" (func $read (param i32 i32 i32 i64 i32 i64 i32 i32)))
+        (import "host" "update" (func $update (param i32 i32 i32 i32 i32)))
+        ;; Logs a text.
+        (func $say (param $at i32) (param $length i32) (call $log (i32.const 2) (local.get $at) (local.get $length)))
+        ;; Whether the result at 64 is an error; its message is then that of the result at 16.
+        (func $failed (result i32)
+          (i32.store8 (i32.const 16) (i32.const 1))
+          (i32.store (i32.const 20) (i32.load (i32.const 72)))
+          (i32.store (i32.const 24) (i32.load (i32.const 76)))
+          (i32.load8_u (i32.const 64)))
+        ;; An f32 scalar on a task.
+        (func $declared (param $name i32) (param $length i32) (param $job i32) (param $job-length i32) (param $index i32)
+          (result i32)
+          (call $declare (local.get $name) (local.get $length) (i32.const 0) (i32.const 0) (i32.const 0)
+            (i32.const 1) (local.get $job) (local.get $job-length) (local.get $index) (i32.const 64))
+          (i32.load (i32.const 68)))
+        (func $tensor (param $at i32) (param $data i32)
+          (i32.store8 (local.get $at) (i32.const 0))
+          (i32.store offset=4 (local.get $at) (i32.const 0)) (i32.store offset=8 (local.get $at) (i32.const 0))
+          (i32.store offset=12 (local.get $at) (local.get $data)) (i32.store offset=16 (local.get $at) (i32.const 4)))
+        ;; An element of what `initialize` takes: 24 bytes.
+        (func $entry (param $at i32) (param $variable i32) (param $data i32)
+          (i32.store (local.get $at) (local.get $variable))
+          (call $tensor (i32.add (local.get $at) (i32.const 4)) (local.get $data)))
+        ;; An element of what `update` takes: 48 bytes.
+        (func $change (param $at i32) (param $variable i32) (param $kind i32) (param $data i32)
+          (i32.store (local.get $at) (local.get $variable))
+          (i32.store8 offset=4 (local.get $at) (local.get $kind))
+          (call $tensor (i32.add (local.get $at) (i32.const 8)) (local.get $data))
+          (i32.store8 offset=32 (local.get $at) (i32.const 0)))
+        ;; The value with this number in the result at 64, as a whole number.
+        (func $value (param $i i32) (result i32)
+          (i32.trunc_f32_s (f32.load (i32.load offset=12
+            (i32.add (i32.load (i32.const 68)) (i32.mul (local.get $i) (i32.const 32)))))))
+        ;; Writes a number of two digits.
+        (func $digits (param $at i32) (param $number i32)
+          (i32.store8 (local.get $at) (i32.add (i32.const 48) (i32.div_u (local.get $number) (i32.const 10))))
+          (i32.store8 offset=1 (local.get $at) (i32.add (i32.const 48) (i32.rem_u (local.get $number) (i32.const 10)))))
+        {main}
+        (func (export "run") (result i32) (call $main)))
+      (core instance $host
+        (export "log" (func $log)) (export "is-chief" (func $is-chief)) (export "wait" (func $wait))
+        (export "declare" (func $declare)) (export "initialize" (func $initialize))
+        (export "read" (func $read)) (export "update" (func $update)))
+      (core instance $main (instantiate $main (with "libc" (instance $libc)) (with "host" (instance $host))))
+      (func $run (result (result (error string)))
+        (canon lift (core func $main "run") (memory (core memory $libc "memory"))))
+      (instance $entry (export "run" (func $run)))
+      (export "dchost:worker/entry@0.1.0" (instance $entry)))"#
+    );
+    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// A console that hands each line to a closure.
+pub(crate) struct Calls<F>(pub(crate) F);
+
+impl<F: Fn(&str) + Send + Sync> Console for Calls<F> {
+    fn line(&self, _: Origin, text: &str) {
+        (self.0)(text);
+    }
+
+    fn progress(&self, _: u64, _: Option<u64>, _: &str) {}
+}
+
+/// The lines of all runs that were given it, each with the run's task before it.
+#[derive(Clone, Default)]
+pub(crate) struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    /// Makes the consoles of a coordinator's runs.
+    pub(crate) fn consoles(&self) -> impl Fn(&WorkerContext) -> Arc<dyn Console> + Send + Sync + 'static {
+        let lines = self.0.clone();
+        move |context| {
+            let (lines, task) = (lines.clone(), context.task.map_or_else(|| "-".to_owned(), |task| task.to_string()));
+            let keep = move |text: &str| lines.lock().expect("no test panics here").push(format!("{task} {text}"));
+            Arc::new(Calls(keep))
+        }
+    }
+
+    /// Everything so far, in order of the text.
+    pub(crate) fn sorted(&self) -> Vec<String> {
+        let mut lines = self.0.lock().expect("no test panics here").clone();
+        lines.sort();
+        lines
+    }
+}
