@@ -289,7 +289,8 @@ impl Running {
                 run_id: RunId::draw(&mut rand::rng()),
                 attempt: *attempt,
             },
-            client_use: None,
+            // As its caller: in the caller's name it may be the first of the client on a server.
+            client_use: self.opening.client_use,
             connections: Connections::default(),
             runtime: control.clone(),
             connect_timeout: *connect_timeout,

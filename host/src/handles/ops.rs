@@ -3,7 +3,7 @@
 use super::BoxFuture;
 use crate::cluster::Task;
 use crate::error::Result;
-use crate::ids::Caller;
+use crate::ids::{Caller, ClientUse};
 use crate::ops::{OpCall, RemoteValue};
 use crate::tensor::Tensor;
 use bytes::Bytes;
@@ -66,6 +66,8 @@ pub trait StartedOp: Send + Sync {
 pub struct OpOpening {
     /// The run whose ops it runs.
     pub caller: Caller,
+    /// How the run's split client uses the container, which the instance uses alike; none: it is a task's.
+    pub client_use: Option<ClientUse>,
     /// The component's sha256.
     pub module: [u8; 32],
     /// Arguments of the instance, without its name.

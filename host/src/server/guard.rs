@@ -156,6 +156,8 @@ pub struct Admitted {
     pub caller: Caller,
     /// Of a write: counts from 1 for each run and server. 0: not a write.
     pub sequence: u64,
+    /// How the caller's split client uses the container; none: a task calls, or no session is needed.
+    pub client_use: Option<ClientUse>,
     /// Cancelled when the run's session here ends, or the server stops. Blocked and unfinished work is tied to it.
     pub session: CancellationToken,
     /// Counts as a call of its session until the last clone is dropped; none where it needs no session.
@@ -281,55 +283,69 @@ impl Guard {
             None
         };
         let session = call.as_ref().map_or_else(|| inner.stopping.clone(), |call| call.token.clone());
-        Ok(Admitted { caller, sequence, session, _call: call, stopping: inner.stopping.clone(), task: inner.task })
+        let client_use = call.as_ref().and_then(|call| call.client_use);
+        let (stopping, task) = (inner.stopping.clone(), inner.task);
+        Ok(Admitted { caller, sequence, client_use, session, _call: call, stopping, task })
     }
 
     /// Opens the run's session, or attaches a new stream to it. `client_use` is as on the wire: whether a split client opens it.
     ///
     /// # Errors
-    /// Those of [`admit`](Self::admit); `failed-precondition` where a client that uses its container alone finds another run in
-    /// it, and where the container is that of a job; `resource-exhausted` for too many sessions.
+    /// Those of [`admit`](Self::admit); `failed-precondition` where a client finds another one in its container and not both
+    /// share it, and where the container is that of a job; `resource-exhausted` for too many sessions.
     pub fn open_session(&self, header: Option<v1::RequestHeader>, client_use: i32) -> Result<Lease> {
         let Header { caller, .. } = self.check(Rpc::Session, header)?;
-        let exclusive = client_use_from_wire(client_use)? == Some(ClientUse::Exclusive);
+        let client_use = client_use_from_wire(client_use)?;
+        let exclusive = client_use == Some(ClientUse::Exclusive);
         // Under one lock, so that of two clients that come at the same time one finds the other.
         let mut attempts = self.lock();
+        if let Some(client_use) = client_use {
+            self.refuse_company(&attempts, &caller, client_use)?;
+        }
         if let Some(attempt) = caller.attempt {
             let container = &caller.container;
-            if exclusive {
-                self.refuse_company(&attempts, container, attempt)?;
-            }
             let first = !attempts.containers.contains_key(container);
             self.enter(&mut attempts, container, attempt, false)?;
+            if exclusive {
+                // None of them is there; what one that comes back had would be gone.
+                self.inner.sessions.end_others(container, attempt);
+            }
             if exclusive && first {
                 // Clients that shared it had no attempt, and may have left something.
                 attempts.subscribers.iter().for_each(|subscriber| subscriber(container, attempt));
             }
         }
-        self.inner.sessions.open(&caller)
+        self.inner.sessions.open_for(&caller, client_use)
     }
 
-    /// Refuses a client that wants to be alone in a container but isn't.
-    fn refuse_company(&self, attempts: &Attempts, container: &str, attempt: Attempt) -> Result<()> {
-        let task = self.inner.task;
+    /// Refuses a client that isn't alone in a container, unless all who are there share it.
+    fn refuse_company(&self, attempts: &Attempts, caller: &Caller, client_use: ClientUse) -> Result<()> {
+        let (task, container) = (self.inner.task, caller.container.as_str());
         let refuse = |message| Err(Error::container_refused(task, message));
-        let of_job = |state: &&ContainerAttempt| state.confirmed && state.gate.current().leader != attempt.leader;
+        let own = caller.attempt.map(|attempt| attempt.leader);
+        let is_other = |other: Option<Attempt>| other.is_none_or(|other| Some(other.leader) != own);
+        let of_job = |state: &&ContainerAttempt| state.confirmed && is_other(Some(state.gate.current()));
         if attempts.containers.get(container).filter(of_job).is_some() {
             return refuse(format!(
                 "container `{container}` of {task} is that of a job, whose leader {task} attends: give the client another \
                  --container, or none"
             ));
         }
-        let other = |session: &Caller| session.attempt.is_none_or(|other| other.leader != attempt.leader);
-        match self.inner.sessions.attached(container, other) {
-            None => Ok(()),
-            Some(row) => refuse(format!(
-                "container `{container}` of {task} is in use by another client, run `{}`, for {}: wait for its end, give \
-                 another --container, or --share-container to use it together",
-                row.caller.run_id,
-                humantime::format_duration(Duration::from_secs(row.age.as_secs()))
-            )),
-        }
+        let in_the_way = |other: &Caller, other_use| {
+            let alone = client_use == ClientUse::Exclusive || other_use == Some(ClientUse::Exclusive);
+            alone && is_other(other.attempt)
+        };
+        let Some(row) = self.inner.sessions.attached(container, in_the_way) else { return Ok(()) };
+        let share = match client_use {
+            ClientUse::Exclusive => "--share-container to use it together",
+            ClientUse::Shared => "start that one with --share-container too",
+        };
+        refuse(format!(
+            "container `{container}` of {task} is in use by another client, run `{}`, for {}: wait for its end, give \
+             another --container, or {share}",
+            row.caller.run_id,
+            humantime::format_duration(Duration::from_secs(row.age.as_secs()))
+        ))
     }
 
     /// Checks what needs no state: authorization, header, protocol, container name, incarnation.

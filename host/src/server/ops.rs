@@ -100,7 +100,8 @@ impl ops_server::Ops for OpsService {
         let host = self.host()?;
         let run = self.runs.of(&admitted.caller);
         let module = digest("module_sha256", &opening.module_sha256)?;
-        let opening = OpOpening { caller: admitted.caller.clone(), module, args: opening.argument };
+        let (caller, client_use) = (admitted.caller.clone(), admitted.client_use);
+        let opening = OpOpening { caller, client_use, module, args: opening.argument };
         let instance = run.instance(&*host, opening)?;
         let stream = calls::serve(calls::Options {
             task: self.guard.task(),

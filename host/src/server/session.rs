@@ -13,7 +13,7 @@
 //! that stops cancels all tokens; nobody is told, since all that it held goes with it.
 
 use crate::error::{Error, ErrorCode, Result};
-use crate::ids::{Attempt, Caller, RunId};
+use crate::ids::{Attempt, Caller, ClientUse, RunId};
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -34,6 +34,8 @@ pub const CALLS_PER_SESSION_MAX: usize = 1024;
 pub struct SessionCall {
     /// Cancelled when the session ends.
     pub token: CancellationToken,
+    /// How the session's split client uses the container; none: it is a task's.
+    pub client_use: Option<ClientUse>,
     _room: OwnedSemaphorePermit,
 }
 
@@ -85,6 +87,7 @@ struct State {
 
 struct Session {
     caller: Caller,
+    client_use: Option<ClientUse>,
     opened_at: Instant,
     token: CancellationToken,
     /// Room for calls.
@@ -105,11 +108,19 @@ impl Sessions {
         self.lock().subscribers.push(subscriber);
     }
 
-    /// Opens the run's session, or attaches a new stream to it.
+    /// Opens the session of a task's run, or attaches a new stream to it.
     ///
     /// # Errors
     /// `resource-exhausted` for too many sessions.
     pub fn open(&self, caller: &Caller) -> Result<Lease> {
+        self.open_for(caller, None)
+    }
+
+    /// Opens a run's session, or attaches a new stream to it; `client_use` is that of a split client's run.
+    ///
+    /// # Errors
+    /// Those of [`open`](Self::open).
+    pub fn open_for(&self, caller: &Caller, client_use: Option<ClientUse>) -> Result<Lease> {
         let key = (caller.container.clone(), caller.run_id);
         let mut state = self.lock();
         state.streams_opened += 1;
@@ -122,6 +133,7 @@ impl Sessions {
         }
         let session = state.sessions.entry(key.clone()).or_insert_with(|| Session {
             caller: caller.clone(),
+            client_use,
             opened_at: Instant::now(),
             token: self.inner.stopping.child_token(),
             calls: Arc::new(Semaphore::new(CALLS_PER_SESSION_MAX)),
@@ -129,6 +141,7 @@ impl Sessions {
             attached: true,
         });
         session.caller = caller.clone();
+        session.client_use = client_use;
         session.stream = stream;
         session.attached = true;
         let token = session.token.clone();
@@ -150,7 +163,10 @@ impl Sessions {
         let state = self.lock();
         let Some(session) = state.sessions.get(&(container.to_owned(), run_id)) else { return Ok(None) };
         match session.calls.clone().try_acquire_owned() {
-            Ok(room) => Ok(Some(SessionCall { token: session.token.clone(), _room: room })),
+            Ok(room) => {
+                let (token, client_use) = (session.token.clone(), session.client_use);
+                Ok(Some(SessionCall { token, client_use, _room: room }))
+            }
             Err(_) => Err(Error::new(
                 ErrorCode::ResourceExhausted,
                 format!(
@@ -168,16 +184,25 @@ impl Sessions {
         });
     }
 
+    /// Ends the sessions of a container that are not those of the leader, or client, of `attempt`: what they had there goes.
+    pub fn end_others(&self, container: &str, attempt: Attempt) {
+        self.end_where(|session| {
+            let other = session.caller.attempt.is_none_or(|other| other.leader != attempt.leader);
+            session.caller.container == container && other
+        });
+    }
+
     /// The containers that have a session.
     pub fn containers(&self) -> HashSet<String> {
         self.lock().sessions.keys().map(|(container, _)| container.clone()).collect()
     }
 
-    /// A session of the container whose stream is open and whose caller is such; none where there is none.
-    pub fn attached(&self, container: &str, such: impl Fn(&Caller) -> bool) -> Option<SessionRow> {
+    /// A session of the container whose stream is open, and whose caller and use are such; none where there is none.
+    pub fn attached(&self, container: &str, such: impl Fn(&Caller, Option<ClientUse>) -> bool) -> Option<SessionRow> {
         let state = self.lock();
-        let is =
-            |session: &&Session| session.attached && session.caller.container == container && such(&session.caller);
+        let is = |session: &&Session| {
+            session.attached && session.caller.container == container && such(&session.caller, session.client_use)
+        };
         state.sessions.values().find(is).map(Session::row)
     }
 

@@ -274,12 +274,48 @@ async fn clients_that_share_meet_and_keep_the_content() {
     }
 }
 
+/// Aim: sharing takes two. Method: one that wants to share comes beside one that doesn't, and one that shared comes back.
+#[tokio::test]
+async fn who_shares_is_refused_beside_a_client_that_is_alone() {
+    let guard = guard();
+    let before = open(&guard, 1, None).expect("nobody is there");
+    let token = before.token().clone();
+    drop(before);
+    let alone = open(&guard, 2, Some(7)).expect("a broken stream is no life");
+    assert!(token.is_cancelled(), "its calls would write into what is another's now");
+    for run in [1, 3] {
+        let error = open(&guard, run, None).err().expect("the other is alone");
+        assert!(error.refuses_container(), "{error}");
+        for text in ["another client, run `0000000000000002`", "that one with --share-container"] {
+            assert!(error.message.contains(text), "{error}");
+        }
+    }
+    assert!(guard.open_session(Some(header(Some((7, 0)))), 0).is_ok(), "what works for it is let in");
+    alone.close();
+    open(&guard, 3, None).expect("it has gone").close();
+}
+
+#[tokio::test]
+async fn a_call_tells_how_its_client_uses_the_container() {
+    for leader in [None, Some(7)] {
+        let guard = guard();
+        let attempt = leader.map(|leader| Attempt { leader: Incarnation(leader), number: 0 });
+        let _lease = open(&guard, 1, leader).expect("nobody is there");
+        let header = Header::new(Caller { task: None, attempt, ..caller(None) });
+        let admitted = guard.admit(Rpc::Call, Some((&header).into())).expect("it has a session");
+        let expected = if leader.is_some() { ClientUse::Exclusive } else { ClientUse::Shared };
+        assert_eq!(admitted.client_use, Some(expected));
+    }
+}
+
 #[tokio::test]
 async fn a_client_is_told_at_once_that_a_container_is_a_jobs() {
     let guard = guard();
     guard.adopt("default", Attempt { leader: Incarnation(1), number: 0 }).expect("the leader has told");
-    let error = open(&guard, 1, Some(7)).err().expect("it is the job's");
-    assert_eq!(error.code, ErrorCode::FailedPrecondition);
-    assert!(error.message.contains("that of a job"), "{error}");
+    for leader in [Some(7), None] {
+        let error = open(&guard, 1, leader).err().expect("it is the job's");
+        assert_eq!(error.code, ErrorCode::FailedPrecondition);
+        assert!(error.message.contains("that of a job"), "{error}");
+    }
     assert_eq!(code(guard.open_session(Some(header(None)), 9)), ErrorCode::InvalidArgument);
 }
