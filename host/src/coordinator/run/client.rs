@@ -12,9 +12,10 @@ use crate::coordinator::siblings::{CLIENT, Sibling, Siblings, SiblingsOptions};
 use crate::exit::Exit;
 use crate::ids::{Attempt, Caller, ClientUse, Incarnation, RunId};
 use crate::runtime::Module;
+use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinSet};
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
@@ -65,7 +66,7 @@ impl Process {
         };
         let mut connections = Connections::default();
         let mut peers = Vec::with_capacity(siblings.len());
-        let mut runs = JoinSet::new();
+        let mut runs = Runs::default();
         for (seat, (sibling, context)) in siblings.iter().zip(contexts).enumerate() {
             if seat % RUNS_PER_CONNECTION == 0 {
                 connections = Connections::default();
@@ -88,10 +89,8 @@ impl Process {
                 attempt: attempt.number,
             };
             let (process, module, context) = (self.clone(), module.clone(), context.clone());
-            runs.spawn(async move {
-                let (ended, dump) = process.run_guest(&module, context, reach).await;
-                (seat, ended, dump)
-            });
+            let run = runs.set.spawn(async move { process.run_guest(&module, context, reach).await });
+            runs.seats.insert(run.id(), seat);
         }
         let (ends, dumps) = ends(runs, &siblings).await;
         for dump in dumps {
@@ -102,6 +101,14 @@ impl Process {
         close(peers).await;
         ends.verdict()
     }
+}
+
+/// The tasks of an attempt's runs.
+#[derive(Default)]
+struct Runs {
+    set: JoinSet<(Ended, Option<Dump>)>,
+    /// Which run each of them is.
+    seats: HashMap<Id, usize>,
 }
 
 /// How the runs of an attempt ended.
@@ -116,24 +123,25 @@ struct Ends {
 }
 
 /// Waits for every run, and tells the others of each end.
-async fn ends(mut runs: JoinSet<(usize, Ended, Option<Dump>)>, siblings: &[Sibling]) -> (Ends, Vec<Dump>) {
+async fn ends(mut runs: Runs, siblings: &[Sibling]) -> (Ends, Vec<Dump>) {
     let (mut ends, mut dumps) = (Ends::default(), Vec::new());
-    while let Some(joined) = runs.join_next().await {
-        let (seat, ended, dump) = match joined {
-            Ok(ended) => ended,
+    while let Some(joined) = runs.set.join_next_with_id().await {
+        let (run, ended, dump) = match joined {
+            Ok((run, (ended, dump))) => (run, ended, dump),
             Err(error) => {
-                let text = format!("a run's task failed: {error}; a bug in dchost, please report it");
-                ends.first.get_or_insert(Outcome::failed(Exit::Bug, text));
-                continue;
+                let text = format!("the run's task failed: {error}; a bug in dchost, please report it");
+                // The others hear of it as of any other end: they may wait for this run.
+                (error.id(), Ended::Run(Outcome::failed(Exit::Bug, text)), None)
             }
         };
         dumps.extend(dump);
-        let sibling = &siblings[seat];
+        let sibling = &siblings[runs.seats[&run]];
         match ended {
             Ended::Run(outcome) => {
-                let failed_before = sibling.cause().is_some();
+                // Those who end after a stop, and by it, are to blame for nothing either.
+                let failed_before = sibling.cause().is_some() || ends.stopped.is_some();
                 sibling.ended(outcome.report(false));
-                ends.run(sibling, outcome, failed_before, runs.is_empty());
+                ends.run(sibling, outcome, failed_before, runs.set.is_empty());
             }
             Ended::Stopped(reason, outcome) => {
                 sibling.ended(outcome.report(reason.is_leaving()));
@@ -171,8 +179,9 @@ impl Ends {
     /// What the attempt comes to.
     fn verdict(self) -> Tried {
         match self {
-            Ends { stopped: Some((reason, runs)), .. } => Tried::Over(stopped(&reason, runs)),
+            // A failure stands, whatever ends the wait for the others; who makes attempts looks whether the process has to end.
             Ends { first: Some(outcome), .. } => Tried::Ended(outcome),
+            Ends { stopped: Some((reason, runs)), .. } => Tried::Over(stopped(&reason, runs)),
             // An evaluator's end never ends an attempt: the training has ended well, and once is enough.
             Ends { evaluator: Some(outcome), .. } => Tried::Over(outcome),
             Ends { .. } => Tried::Ended(Outcome::done()),
@@ -219,8 +228,11 @@ async fn close(peers: Vec<Peers>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::TaskType;
+    use crate::cluster::{ClusterSpec, TaskType};
+    use crate::coordinator::resolve::values::EndRule;
+    use crate::handles::Job as _;
     use expect_test::{Expect, expect};
+    use std::time::Duration;
 
     fn check(runs: u32, expected: Expect) {
         let reason = Reason::Terminated;
@@ -269,5 +281,56 @@ mod tests {
         let Tried::Ended(outcome) = ends.verdict() else { panic!("a run's failure may be tried again") };
         assert_eq!(outcome.exit, Exit::Trap);
         assert!(matches!(Ends::default().verdict(), Tried::Ended(outcome) if outcome.exit == Exit::Done));
+    }
+
+    #[test]
+    fn a_failure_stands_where_the_process_has_to_end_before_the_others_have() {
+        let stopped = || {
+            let reason = Reason::Timeout(Duration::from_secs(5));
+            let outcome = Outcome::failed(reason.exit(), reason.text());
+            Some((reason, vec![(Task::new(TaskType::Worker, 0), outcome)]))
+        };
+        let first = Some(Outcome::failed(Exit::Trap, "worker:1: trapped"));
+        let ends = Ends { first, stopped: stopped(), ..Ends::default() };
+        assert!(matches!(ends.verdict(), Tried::Ended(outcome) if outcome.exit == Exit::Trap));
+        let ends = Ends { stopped: stopped(), ..Ends::default() };
+        assert!(matches!(ends.verdict(), Tried::Over(outcome) if outcome.exit == Exit::Timeout));
+    }
+
+    /// Two workers of a client.
+    fn workers() -> Vec<Sibling> {
+        let context = |index| {
+            Arc::new(WorkerContext {
+                cluster: ClusterSpec::new().with_job(TaskType::Worker, ["a:1", "b:1"]),
+                task: Some(Task::new(TaskType::Worker, index)),
+                master_target: String::new(),
+                num_workers: 2,
+                is_chief: index == 0,
+                distributed_mode: true,
+                has_barrier: true,
+            })
+        };
+        let contexts = [0, 1].map(context).to_vec();
+        let (end, evaluator_grace) = (EndRule::AllDone, Duration::from_secs(60));
+        Siblings::new(SiblingsOptions { contexts, attempt: 0, end, evaluator_grace }).1
+    }
+
+    /// Aim: whatever ends a run's task, nobody waits for the run any more. Method: one panics, which none should, while the
+    /// other is at a barrier.
+    #[tokio::test(start_paused = true)]
+    async fn a_run_whose_task_panics_is_a_bug_and_the_others_hear_of_it() {
+        let siblings = workers();
+        let waits = siblings[0].clone();
+        let mut runs = Runs::default();
+        let waiting = runs.set.spawn(async move {
+            let error = waits.barrier("", None).await.expect_err("the other is gone");
+            (Ended::Run(Outcome::failed(Exit::PeerFailed, error.to_string())), None)
+        });
+        let panics = runs.set.spawn(async { panic!("on purpose") });
+        runs.seats = HashMap::from([(waiting.id(), 0), (panics.id(), 1)]);
+        let (ends, _) = timeout(Duration::from_secs(3600), ends(runs, &siblings)).await.expect("nobody waits");
+        let Tried::Ended(outcome) = ends.verdict() else { panic!("nobody has stopped it") };
+        assert_eq!(outcome.exit, Exit::Bug);
+        assert!(outcome.message.is_some_and(|text| text.starts_with("worker:1: the run's task failed")));
     }
 }
