@@ -39,7 +39,7 @@ use guest::{Ended, Guests, Overseer};
 use reach::Reach;
 use standing::{Standing, StandingOptions};
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::TcpListener;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -55,6 +55,9 @@ const RUNTIME_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How often a process that waits for the reader of its output looks whether it has to end.
 const OUTPUT_POLL: Duration = Duration::from_millis(100);
+
+/// Most runs that a report tells: each has the message of its end, and there is no end of attempts.
+const RUNS_TOLD_MAX: usize = 10_000;
 
 /// Where a component comes from.
 #[derive(Clone, Debug)]
@@ -106,7 +109,7 @@ pub struct RunOutcome {
 pub struct Report {
     /// How the task, the client or the local run ended.
     pub outcome: Outcome,
-    /// Every run of `worker_fn` that began here, in the order of their ends.
+    /// Every run of `worker_fn` that began here, in the order of their ends; of more than 10,000 those that ended last.
     pub runs: Vec<RunOutcome>,
 }
 
@@ -157,7 +160,7 @@ pub fn run(options: RunOptions) -> Report {
     let runs = std::mem::take(&mut *lock(&process.runs));
     drop(process);
     control.shutdown_timeout(RUNTIME_TIMEOUT);
-    Report { outcome, runs }
+    Report { outcome, runs: runs.into() }
 }
 
 /// What a coordinator that is started by what a run calls comes to.
@@ -188,8 +191,8 @@ struct Process {
     /// Memory of large values that a run has read, from here or from other tasks.
     spare: Spare,
     stop: Stop,
-    /// Those that have ended.
-    runs: Mutex<Vec<RunOutcome>>,
+    /// Those that have ended, at most [`RUNS_TOLD_MAX`].
+    runs: Mutex<VecDeque<RunOutcome>>,
 }
 
 /// A process at the point where its plan can be carried out.

@@ -1,7 +1,7 @@
 //! What a run of `worker_fn` reaches: its variables, its peers, its console and files, and the job's state.
 
 use super::guest::{self, Dump, Ended, Overseer};
-use super::{Process, RunOutcome};
+use super::{Process, RUNS_TOLD_MAX, RunOutcome};
 use crate::client::channel::{Connections, Peers, PeersOptions};
 use crate::client::ops::Component;
 use crate::client::variables::RemoteVariables;
@@ -77,7 +77,12 @@ impl Process {
         let attempt = reach.attempt;
         let (ended, dump) = self.run_reaching(module, context.clone(), reach).await;
         let (Ended::Run(outcome) | Ended::Stopped(_, outcome)) = &ended;
-        lock(&self.runs).push(RunOutcome { context, attempt, outcome: outcome.clone() });
+        let mut runs = lock(&self.runs);
+        if runs.len() == RUNS_TOLD_MAX {
+            runs.pop_front();
+        }
+        runs.push_back(RunOutcome { context, attempt, outcome: outcome.clone() });
+        drop(runs);
         (ended, dump)
     }
 
