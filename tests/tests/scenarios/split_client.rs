@@ -206,6 +206,44 @@ fn clients_that_share_a_container_meet_in_it_and_find_what_was_left() -> Result<
     Ok(())
 }
 
+/// Aim: a client that is alone has no company, whoever comes second.
+#[test]
+fn who_shares_a_container_is_refused_while_a_client_has_it_alone() -> Result<()> {
+    let cluster = servers(2, 1).start()?;
+    let gate = Gate::new()?;
+    let first = gate.client(&cluster, "first", &["--container", "mnist"], &[])?;
+    first.wait_for_lines("at the gate", 2, PATIENCE)?;
+    let sharing = || cluster.client("second", "gated").map(|run| run.args(["--container=mnist", "--share-container"]));
+    check(&sharing()?.output()?, 2, &["`mnist` of ps:0 is in use by another client", "start that one with"]);
+    gate.open()?;
+    check(&first.wait(PATIENCE)?, 0, &["kept 2 in the end"]);
+    check(&sharing()?.output()?, 0, &["found something, kept 4"]);
+    cluster.end_servers()?;
+    Ok(())
+}
+
+/// Aim: an op uses its client's container as the client would. Method: the client itself never calls the ps, so that the op
+/// is the first of it there.
+#[test]
+fn an_op_uses_a_container_as_its_client_does() -> Result<()> {
+    let cluster = servers(1, 1).start()?;
+    let shared = cluster.client("shared", "gated")?.args(["--container=mnist", "--share-container"]);
+    check(&shared.output()?, 0, &["kept 1 in the end"]);
+    let client = || cluster.client("client", "adds_by_op").map(|run| run.args(["--container=mnist"]));
+    check(&client()?.args(["--share-container"]).output()?, 0, &["kept 2"]);
+    check(&client()?.output()?, 0, &["kept 1"]);
+    let gate = Gate::new()?;
+    let other = gate.client(&cluster, "other", &["--container", "mnist"], &[])?;
+    other.wait_for_line("at the gate", PATIENCE)?;
+    let refused = client()?.output()?;
+    assert_ne!(refused.code, 0, "{}", refused.output);
+    check(&refused, refused.code, &["op `add` on worker:0 failed", "`mnist` of ps:0 is in use by another client"]);
+    gate.open()?;
+    check(&other.wait(PATIENCE)?, 0, &["kept 1 in the end"]);
+    cluster.end_servers()?;
+    Ok(())
+}
+
 #[test]
 fn the_container_of_a_job_is_refused_to_a_client() -> Result<()> {
     // A job of its own, whose runs wait for a variable for as long as the test likes.
