@@ -129,8 +129,12 @@ impl PlacedVariables {
     /// job's variables.
     fn place_write(&self, variable: &Variable) -> Result<Place> {
         let place = self.place(variable)?;
-        match (self.options.run_task, place) {
-            (Some(evaluator), Place::On(task)) if evaluator.job == TaskType::Evaluator => {
+        let written = match place {
+            Place::On(task) => Some(task),
+            Place::Local => self.options.process_task,
+        };
+        match (self.options.run_task, written) {
+            (Some(evaluator), Some(task)) if evaluator.job == TaskType::Evaluator && task != evaluator => {
                 let message = format!(
                     "variable `{}` is on {task}: {evaluator} may read it, but write only its own; place what it writes on `{evaluator}`",
                     variable.name
