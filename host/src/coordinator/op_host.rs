@@ -275,7 +275,8 @@ impl Running {
         }
         drop(guest);
         drop(self.until_gone);
-        peers.close().await;
+        // Its timers are of the control runtime, which may be shutting down: then this goes with it.
+        self.options.control.spawn(async move { peers.close().await });
     }
 
     /// What the instance may reach: as a run of its own, in its caller's container.
@@ -329,11 +330,13 @@ async fn run(guest: &mut OpGuest, task: Task, op: &str, inputs: Vec<Tensor>) -> 
     match guest.call(op, inputs).await {
         Ok(results) => Ok(results),
         Err(end) => {
+            let error = end.error(task, op);
             if let Some(report) = end.report() {
+                warn!("{}", error.message);
                 // A line each: the log escapes newlines.
                 report.lines().for_each(|line| warn!("{line}"));
             }
-            Err(end.error(task, op))
+            Err(error)
         }
     }
 }
