@@ -248,7 +248,9 @@ mod tests {
             check(&[&["call", what][..], &all].concat(), "");
         }
         check(&["call", "error:3", "worker:1"], "op `error` on worker:1 failed: error number 3");
-        check(&["call", "panic:3", "worker:1"], "aborted: op `panic` on worker:1 panicked: panic number 3");
+        let trapped = "aborted: op `panic` on worker:1 trapped: unreachable code reached (a panic or an abort); its last words: \
+                       panic number 3";
+        check(&["call", "panic:3", "worker:1"], trapped);
         check(&["try", "panic:3", "worker:1"], "");
         check(&[], "");
     }
