@@ -91,13 +91,12 @@ impl Context {
         self.shared.setup.cluster.clone()
     }
 
-    /// What an op has to keep it returns.
     pub(crate) fn should_checkpoint(&self) -> bool {
-        self.op_task.is_none() && self.is_chief()
+        self.is_chief()
     }
 
     pub(crate) fn should_save_summary(&self) -> bool {
-        self.op_task.is_none() && self.is_chief()
+        self.is_chief()
     }
 
     pub(crate) fn attempt(&self) -> u32 {
@@ -105,7 +104,8 @@ impl Context {
     }
 
     pub(crate) fn training_ended(&self) -> bool {
-        self.shared.lock().training_ended(&self.shared.setup)
+        // An op is told nothing of the job that its task is in.
+        self.op_task.is_none() && self.shared.lock().training_ended(&self.shared.setup)
     }
 
     pub(crate) fn args(&self) -> Vec<String> {
@@ -127,6 +127,10 @@ impl Context {
     fn check_barrier(&self) -> Result<()> {
         if self.has_barrier() {
             return Ok(());
+        }
+        if self.op_task.is_some() {
+            let text = "no barrier in an op: let worker_fn wait, and then start ops";
+            return Err(Error::new(ErrorCode::FailedPrecondition, text));
         }
         let task = self.task();
         Err(Error::new(
@@ -185,7 +189,8 @@ impl Context {
     }
 
     pub(crate) fn scalar(&self, tag: &str, step: u64, value: f64) {
-        if self.should_save_summary() {
+        // Those of ops are nobody's.
+        if self.should_save_summary() && self.op_task.is_none() {
             self.shared.lock().scalars.push(Scalar { task: self.task(), tag: tag.to_owned(), step, value });
         }
     }

@@ -149,7 +149,10 @@ fn errors_and_panics_name_op_and_task_and_a_panic_takes_the_state() {
         );
         assert_eq!(counted.get()?, 6);
         let error = panicked.keep().unwrap_err();
-        assert_eq!(error.to_string(), "aborted: op `fails` on worker:1 panicked: index 3 of 0");
+        assert_eq!(
+            error.to_string(),
+            "aborted: op `fails` on worker:1 trapped: unreachable code reached (a panic or an abort); its last words: index 3 of 0"
+        );
         assert_eq!(counted_anew.get()?, 1);
         Ok(())
     });
@@ -258,7 +261,7 @@ fn neither_a_local_run_nor_an_op_starts_ops() {
                         worker_fn start the next";
         assert_eq!(error.to_string(), expected);
         let error = arrives::start(ctx, worker(1))?.get().unwrap_err();
-        assert!(error.message.contains("failed-precondition: no barrier in this context"), "{error}");
+        assert!(error.message.contains("failed-precondition: no barrier in an op"), "{error}");
         Ok(())
     });
 }
@@ -278,7 +281,7 @@ fn an_op_sees_the_context_of_its_task() {
     let expected = [
         (
             worker(0),
-            r#"worker:0 grpc://worker-0.mock:2222 2 chief=true distributed=true barrier=false save=false ["--fast"]"#,
+            r#"worker:0 grpc://worker-0.mock:2222 2 chief=true distributed=true barrier=false save=true ["--fast"]"#,
         ),
         (
             worker(1),

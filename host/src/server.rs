@@ -117,12 +117,13 @@ impl Server {
                 tracing::warn!(container, %error, "variables of the attempt before are not dropped");
             }
         }));
-        let cluster = ClusterService::new(guard.clone(), cluster, leader, store.clone(), stopping.clone());
+        let runs_ops = ops.is_some();
+        let ops = ops::OpsService::new(guard.clone(), ops);
+        let cluster = ClusterService::new(guard.clone(), cluster, leader, store.clone(), stopping.clone())
+            .with_op_instances(Arc::new(ops.instances()));
         let cluster = v1::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let variables = VariablesService::new(guard.clone(), store).into_server();
-        let runs_ops = ops.is_some();
-        let ops = v1::ops_server::OpsServer::new(ops::OpsService::new(guard.clone(), ops))
-            .max_decoding_message_size(MESSAGE_BYTES_MAX);
+        let ops = v1::ops_server::OpsServer::new(ops).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let mut service_names = vec![name_of(&cluster), name_of(&variables)];
         if runs_ops {
             service_names.push(name_of(&ops));

@@ -27,9 +27,14 @@ ops![count];
 #[worker_fn]
 fn run(ctx: &WorkerContext) -> Result<()> {
     let options = Options::parse(&ctx.args())?;
-    if !ctx.is_chief() {
-        return Ok(()); // the process stays, and runs ops
+    if ctx.is_chief() {
+        drive(ctx, &options)?;
     }
+    // A worker's process goes when its own run has ended: until then it runs ops. A driver of all has no others to meet.
+    if ctx.has_barrier() { ctx.barrier("done", None) } else { Ok(()) }
+}
+
+fn drive(ctx: &WorkerContext, options: &Options) -> Result<()> {
     let workers = workers(ctx);
     let Some(first) = workers.first() else {
         return Err("a local run has no workers: run a cluster, as README.md shows".into());
@@ -39,9 +44,9 @@ fn run(ctx: &WorkerContext) -> Result<()> {
     let (_, ready) = count_on(ctx, &workers, &Options { below: workers.len() as u64, chunk: 1 })?;
     println!("{} workers are ready after {}", workers.len(), seconds(ready));
 
-    let (primes, all) = count_on(ctx, &workers, &options)?;
+    let (primes, all) = count_on(ctx, &workers, options)?;
     println!("{} workers: {primes} primes below {} in {}", workers.len(), options.below, seconds(all));
-    let (again, alone) = count_on(ctx, std::slice::from_ref(first), &options)?;
+    let (again, alone) = count_on(ctx, std::slice::from_ref(first), options)?;
     println!("1 worker: {again} primes below {} in {}", options.below, seconds(alone));
     println!("{:.2} times as fast on {}", alone.as_secs_f64() / all.as_secs_f64(), workers.len());
     if primes == again { Ok(()) } else { Err(format!("{primes} primes, and then {again}").into()) }

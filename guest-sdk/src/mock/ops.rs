@@ -184,7 +184,11 @@ fn serve(shared: &Arc<Shared>, place: &Place, number: u64) {
             }
             Ok(Ok(results)) => Ok(results.into_iter().map(Arc::new).collect()),
             Ok(Err(error)) => failed(ErrorCode::Unknown, format!("failed: {error}")),
-            Err(payload) => failed(ErrorCode::Aborted, format!("panicked: {}", panic_message(&*payload))),
+            Err(payload) => {
+                let words = panic_message(&*payload);
+                let what = format!("trapped: unreachable code reached (a panic or an abort); its last words: {words}");
+                failed(ErrorCode::Aborted, what)
+            }
         };
         state.ops.finish(call, result);
         if let Some(instance) = state.ops.instances.get_mut(place)

@@ -15,13 +15,18 @@ use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, OpCall, RemoteValue, StartedOp};
 use crate::ids::Incarnation;
+use crate::ops::op_failed;
 use crate::sync::lock;
 use crate::tensor::{Tensor, TensorType};
 use bytes::Bytes;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use stream::Command;
 use tokio::sync::{mpsc, watch};
+
+/// How much later than its timeout a call is ended here: its task, which does so in time, is heard before.
+const ANSWER_GRACE: Duration = Duration::from_secs(1);
 
 /// The component whose ops are called.
 #[derive(Clone, Debug)]
@@ -65,8 +70,24 @@ impl RemoteOps {
         call.check()?;
         let number = self.0.calls.fetch_add(1, Ordering::Relaxed) + 1;
         let slot = Arc::new(Slot::new(self.0.task, call.op.clone()));
+        let timeout = call.timeout;
         self.send(Command::Start { number, call, slot: slot.clone() });
+        if let Some(timeout) = timeout {
+            self.0.peers.runtime().spawn(self.clone().end_late(number, slot.clone(), timeout));
+        }
         Ok(Box::new(RemoteOp { ops: self.clone(), number, slot }))
+    }
+
+    /// Ends a call that its task hasn't ended in time: it can't be reached, or it is stuck.
+    async fn end_late(self, number: u64, slot: Arc<Slot>, timeout: Duration) {
+        let mut ended = slot.ended.subscribe();
+        let limit = timeout.saturating_add(ANSWER_GRACE);
+        if tokio::time::timeout(limit, ended.wait_for(|&ended| ended)).await.is_err() {
+            let what =
+                format!("was not done within {}, and its task has not answered", humantime::format_duration(timeout));
+            slot.fail(op_failed(ErrorCode::DeadlineExceeded, slot.task, &slot.op, &what));
+            self.send(Command::GiveUp { number });
+        }
     }
 
     /// Copies a value here that the task keeps.
@@ -237,6 +258,7 @@ impl StartedOp for RemoteOp {
 impl Drop for RemoteOp {
     fn drop(&mut self) {
         let state = std::mem::replace(&mut *lock(&self.slot.state), SlotState::Taken);
+        self.slot.ended.send_replace(true);
         match state {
             SlotState::Running => self.ops.send(Command::GiveUp { number: self.number }),
             SlotState::Kept { .. } | SlotState::Here { kept: true, .. } => {

@@ -10,7 +10,7 @@ use super::placement::{PlacedVariables, PlacementOptions};
 use crate::client::channel::{Connections, Peers, PeersOptions};
 use crate::client::ops::Fetcher;
 use crate::client::variables::RemoteVariables;
-use crate::cluster::Task;
+use crate::cluster::{Task, TaskType};
 use crate::context::WorkerContext;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, Console, Handles, Job, OpHost, OpInstance, OpLimits, OpOpening, RemoteValue, Summary};
@@ -192,7 +192,7 @@ impl OpHost for Ops {
         Box::pin(async move { fetcher.fetch(caller, value).await })
     }
 
-    fn open(&self, opening: OpOpening) -> Result<Arc<dyn OpInstance>> {
+    fn open(&self, opening: OpOpening, until_gone: Box<dyn Send + Sync>) -> Result<Arc<dyn OpInstance>> {
         let Inner { options, components, instances, .. } = &*self.0;
         let task = options.task;
         let (module, held) = match lock(components).used(&opening.module) {
@@ -207,7 +207,7 @@ impl OpHost for Ops {
             Error::new(ErrorCode::ResourceExhausted, message).with_tasks([task])
         })?;
         let (jobs, queue) = mpsc::unbounded_channel();
-        let instance = Running { options: options.clone(), opening, module, _held: held, _room: room };
+        let instance = Running { options: options.clone(), opening, module, _held: held, _room: room, until_gone };
         options.guests.spawn(instance.serve(queue));
         Ok(Arc::new(Queue(jobs)))
     }
@@ -247,6 +247,7 @@ struct Running {
     /// Keeps the component loaded.
     _held: Arc<()>,
     _room: OwnedSemaphorePermit,
+    until_gone: Box<dyn Send + Sync>,
 }
 
 impl Running {
@@ -273,7 +274,9 @@ impl Running {
             }
         }
         drop(guest);
-        peers.close().await;
+        drop(self.until_gone);
+        // Its timers are of the control runtime, which may be shutting down: then this goes with it.
+        self.options.control.spawn(async move { peers.close().await });
     }
 
     /// What the instance may reach: as a run of its own, in its caller's container.
@@ -300,7 +303,8 @@ impl Running {
         let (remote, reads) = (peers.clone(), spare.clone());
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
-            run_task: Some(*task),
+            // What an evaluator may not write itself, its ops may not write for it.
+            run_task: self.opening.caller.task.filter(|caller| caller.job == TaskType::Evaluator).or(Some(*task)),
             process_task: Some(*task),
             local: Arc::new(local.with_spare(spare.clone())),
             remote: Box::new(move |task| {
@@ -327,11 +331,13 @@ async fn run(guest: &mut OpGuest, task: Task, op: &str, inputs: Vec<Tensor>) -> 
     match guest.call(op, inputs).await {
         Ok(results) => Ok(results),
         Err(end) => {
+            let error = end.error(task, op);
             if let Some(report) = end.report() {
+                warn!("{}", error.message);
                 // A line each: the log escapes newlines.
                 report.lines().for_each(|line| warn!("{line}"));
             }
-            Err(end.error(task, op))
+            Err(error)
         }
     }
 }

@@ -129,9 +129,13 @@ impl PlacedVariables {
     /// job's variables.
     fn place_write(&self, variable: &Variable) -> Result<Place> {
         let place = self.place(variable)?;
-        match (self.options.run_task, place) {
-            // Its own server is another process where a split client runs it.
-            (Some(evaluator), Place::On(task)) if evaluator.job == TaskType::Evaluator && task != evaluator => {
+        // A split client runs its evaluator in another process than the evaluator's server.
+        let written = match place {
+            Place::On(task) => Some(task),
+            Place::Local => self.options.process_task,
+        };
+        match (self.options.run_task, written) {
+            (Some(evaluator), Some(task)) if evaluator.job == TaskType::Evaluator && task != evaluator => {
                 let message = format!(
                     "variable `{}` is on {task}: {evaluator} may read it, but write only its own; place what it writes on `{evaluator}`",
                     variable.name

@@ -111,11 +111,12 @@ pub trait OpHost: Send + Sync {
     /// Dropping it has no effect.
     fn fetch(&self, caller: Caller, value: RemoteValue) -> BoxFuture<'static, Result<Tensor>>;
 
-    /// Makes an instance's queue; the instance itself begins with the first call.
+    /// Makes an instance's queue; the instance itself begins with the first call. `until_gone` is dropped when it can do nothing
+    /// any more, which is after its last user has dropped it.
     ///
     /// # Errors
     /// `not-found`: the component isn't loaded; `resource-exhausted`: too many instances.
-    fn open(&self, opening: OpOpening) -> Result<Arc<dyn OpInstance>>;
+    fn open(&self, opening: OpOpening, until_gone: Box<dyn Send + Sync>) -> Result<Arc<dyn OpInstance>>;
 }
 
 /// One instance of a component, for one caller. Keeps its state between calls; dropping it ends it, whatever it does.

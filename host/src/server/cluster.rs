@@ -5,6 +5,7 @@ use crate::barrier::BarrierStatus;
 use crate::cluster::ClusterSpec;
 use crate::error::{Error, ErrorCode};
 use crate::handles::{Attend, AttendChannel, BoxFuture};
+use crate::ids::Caller;
 use crate::lifetime::RowStatus;
 use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
@@ -69,7 +70,12 @@ pub struct ClusterService {
     leader: Option<LeaderPart>,
     store: Store,
     stopping: CancellationToken,
+    /// Counts the op instances of a session's run.
+    op_instances: OpInstances,
 }
+
+/// Counts the op instances that the run of a caller has on this server.
+pub type OpInstances = Arc<dyn Fn(&Caller) -> u32 + Send + Sync>;
 
 impl ClusterService {
     /// Makes the service. `leader` where this server is the leader; `store` holds its variables.
@@ -80,7 +86,13 @@ impl ClusterService {
         store: Store,
         stopping: CancellationToken,
     ) -> Self {
-        ClusterService { guard, cluster: Arc::new(cluster), leader, store, stopping }
+        let op_instances: OpInstances = Arc::new(|_| 0);
+        ClusterService { guard, cluster: Arc::new(cluster), leader, store, stopping, op_instances }
+    }
+
+    /// Shows how many op instances each session's run has.
+    pub fn with_op_instances(self, op_instances: OpInstances) -> Self {
+        ClusterService { op_instances, ..self }
     }
 
     fn not_the_leader(&self) -> Error {
@@ -184,7 +196,10 @@ impl cluster_server::Cluster for ClusterService {
             let barriers = status.barriers.into_iter().map(|row| barrier_status(&leader.container, row));
             (response.barrier, response.barriers_left_out) = within(&mut budget, 2, barriers);
         }
-        let sessions = self.guard.sessions().list().into_iter().map(session_status);
+        let sessions = self.guard.sessions().list().into_iter().map(|row| {
+            let op_instances = (self.op_instances)(&row.caller);
+            session_status(row, op_instances)
+        });
         (response.session, response.sessions_left_out) = within(&mut budget, 2, sessions);
         let store = self.store.clone();
         // A variable that is being written makes a listing wait.
@@ -306,14 +321,14 @@ fn within<T: prost::Message>(
     (listed, left_out)
 }
 
-fn session_status(row: SessionRow) -> v1::SessionStatus {
+fn session_status(row: SessionRow, op_instances: u32) -> v1::SessionStatus {
     let status = SessionStatus {
         container: row.caller.container,
         task: row.caller.task,
         run_id: row.caller.run_id,
         since: row.age,
         attached: Some(row.attached),
-        op_instances: 0,
+        op_instances,
     };
     status.into()
 }

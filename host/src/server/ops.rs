@@ -1,7 +1,7 @@
 //! The Ops service: components that callers bring, and calls of their ops.
 //!
 //! What a run has here beside its session (the component that it put, its instance, results that it left) is held in
-//! [`Runs`] and goes with the session. A stream of calls is served by [`calls`], a component is taken by [`put`].
+//! `Runs` and goes with the session. A stream of calls is served by `calls`, a component is taken by `put`.
 
 mod calls;
 mod put;
@@ -9,8 +9,11 @@ mod run;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{OpHost, OpOpening, RemoteValue};
+use crate::ids::{Caller, RunId};
 use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
+use crate::server::session::Lease;
+use crate::server::variables::is_run_container;
 use crate::wire::header::{missing, response_header};
 use crate::wire::ops::digest;
 use crate::wire::tensor::chunks;
@@ -46,10 +49,37 @@ impl OpsService {
         OpsService { guard, host, runs, puts: Arc::new(Semaphore::new(PUTS_MAX)) }
     }
 
+    /// Counts the instances that the run of a session has here.
+    pub(super) fn instances(&self) -> impl Fn(&Caller) -> u32 + Send + Sync + 'static {
+        let runs = self.runs.clone();
+        move |caller| runs.instances(caller)
+    }
+
+    fn stay(&self, caller: &Caller) -> Result<Stay> {
+        if !is_run_container(&caller.container) {
+            return Ok(Stay(None));
+        }
+        let run_id = RunId::draw(&mut rand::rng());
+        let stays = Caller { task: Some(self.guard.task()), run_id, ..caller.clone() };
+        self.guard.sessions().open(&stays).map(|lease| Stay(Some(lease)))
+    }
+
     fn host(&self) -> Result<Arc<dyn OpHost>> {
         self.host.clone().ok_or_else(|| {
             Error::new(ErrorCode::FailedPrecondition, format!("{} runs no ops for others", self.guard.task()))
         })
+    }
+}
+
+/// Keeps a client's own container until an instance that may write into it is really gone: one that runs is told to end, but may
+/// write once more before it does, and would bring back what was deleted. None in the containers of jobs, which nothing deletes.
+struct Stay(Option<Lease>);
+
+impl Drop for Stay {
+    fn drop(&mut self) {
+        if let Some(lease) = self.0.take() {
+            lease.close();
+        }
     }
 }
 
@@ -78,7 +108,7 @@ impl ops_server::Ops for OpsService {
             task: self.guard.task(),
             incarnation: self.guard.incarnation(),
             host,
-            run: self.runs.of(&admitted.caller),
+            run: self.runs.of(&admitted)?,
             admitted,
             module: digest("sha256", &module.sha256)?,
             size: module.size,
@@ -98,11 +128,15 @@ impl ops_server::Ops for OpsService {
         let admitted = self.guard.admit(Rpc::Call, header)?;
         let opening = opening.ok_or_else(|| missing("opening"))?;
         let host = self.host()?;
-        let run = self.runs.of(&admitted.caller);
+        let run = self.runs.of(&admitted)?;
         let module = digest("module_sha256", &opening.module_sha256)?;
         let (caller, client_use) = (admitted.caller.clone(), admitted.client_use);
         let opening = OpOpening { caller, client_use, module, args: opening.argument };
-        let instance = run.instance(&*host, opening)?;
+        let instance = run.instance(opening, |opening| {
+            let stay = self.stay(&admitted.caller)?;
+            host.open(opening, Box::new(stay))
+        })?;
+        let replaced = run.stream();
         let stream = calls::serve(calls::Options {
             task: self.guard.task(),
             incarnation: self.guard.incarnation(),
@@ -110,6 +144,7 @@ impl ops_server::Ops for OpsService {
             host,
             run,
             instance,
+            replaced,
             requests,
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
@@ -119,7 +154,7 @@ impl ops_server::Ops for OpsService {
         let v1::FetchRequest { header, value } = request.into_inner();
         let admitted = self.guard.admit(Rpc::Fetch, header)?;
         let value = RemoteValue::try_from(value.ok_or_else(|| missing("value"))?)?;
-        let tensor = self.runs.of(&admitted.caller).kept(self.guard.task(), self.guard.incarnation(), &value)?;
+        let tensor = self.runs.of(&admitted)?.kept(self.guard.task(), self.guard.incarnation(), &value)?;
         let header = fetch_response::Kind::Header(v1::FetchHeader {
             header: response_header(self.guard.incarnation()),
             tensor: Some((&tensor.ty).into()),

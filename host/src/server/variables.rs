@@ -282,7 +282,7 @@ async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send +
 }
 
 /// Whether a container is one that a split client made for itself: `run-` and its id.
-fn is_run_container(name: &str) -> bool {
+pub(super) fn is_run_container(name: &str) -> bool {
     name.strip_prefix("run-").is_some_and(|id| id.len() == 16 && id.bytes().all(|byte| byte.is_ascii_hexdigit()))
 }
 

@@ -319,6 +319,18 @@ fn every_crate_takes_the_workspace_lints() {
 }
 
 #[test]
+fn components_have_names_of_their_own() {
+    let paths: Vec<String> = files().into_iter().map(|(path, _)| path).collect();
+    let named = |before: &str, after: &str| -> BTreeSet<String> {
+        let name = |path: &String| Some(path.strip_prefix(before)?.strip_suffix(after)?.replace('-', "_"));
+        paths.iter().filter_map(name).collect()
+    };
+    let (examples, guests) = (named("examples/", "/Cargo.toml"), named("tests/guests/examples/", ".rs"));
+    assert!(examples.contains("in_graph") && guests.contains("drives"), "{examples:?}, {guests:?}");
+    none("a scenario would run the example", examples.intersection(&guests).cloned().collect());
+}
+
+#[test]
 fn every_file_says_what_it_is() {
     let starts = |source: &Source| {
         let first = source.text.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();

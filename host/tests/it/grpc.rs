@@ -3,6 +3,7 @@
 //! Every listener is bound by the test. What has to be cut goes through a [`Relay`], whose connections the test breaks.
 
 use dchost::attend::Replication;
+use dchost::client::channel::connect::endpoint;
 use dchost::client::channel::{Connections, Peers, PeersOptions};
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::ids::{Caller, Incarnation, RunId};
@@ -11,16 +12,20 @@ use dchost::server::guard::{Guard, authorize};
 use dchost::server::{Server, ServerOptions};
 use dchost::variables::Store;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
+use tonic::transport::Channel;
 
 mod attend;
 mod calls;
 mod job;
+mod ops;
 mod service;
 mod status;
 
@@ -72,6 +77,10 @@ fn start(options: ServerOptions) -> Running {
     Running { addr, guard, shutdown, serving }
 }
 
+async fn channel_to(addr: SocketAddr) -> Channel {
+    endpoint(&addr.to_string()).expect("it is an address").connect().await.expect("it listens")
+}
+
 fn caller(run: u64) -> Caller {
     Caller { container: "default".into(), task: Some(WORKER), run_id: RunId(run), attempt: None }
 }
@@ -107,6 +116,8 @@ async fn until(what: &str, condition: impl Fn() -> bool) {
 struct Relay {
     addr: SocketAddr,
     cut: Arc<Mutex<CancellationToken>>,
+    /// That have passed, in both directions.
+    bytes: Arc<AtomicU64>,
     accepting: JoinHandle<()>,
 }
 
@@ -116,23 +127,32 @@ impl Relay {
         let addr = listener.local_addr().expect("it is bound");
         let cut = Arc::new(Mutex::new(CancellationToken::new()));
         let current = cut.clone();
+        let bytes = Arc::new(AtomicU64::new(0));
+        let counted = bytes.clone();
         let accepting = tokio::spawn(async move {
             loop {
                 let Ok((mut inbound, _)) = listener.accept().await else { return };
                 let cut = current.lock().expect("no panic above").clone();
+                let counted = counted.clone();
                 tokio::spawn(async move {
                     if cut.is_cancelled() {
                         return;
                     }
                     let Ok(mut outbound) = TcpStream::connect(target).await else { return };
+                    let ((from, to), (back_from, back_to)) = (inbound.split(), outbound.split());
                     tokio::select! {
                         () = cut.cancelled() => {}
-                        _ = tokio::io::copy_bidirectional(&mut inbound, &mut outbound) => {}
+                        _ = async { tokio::join!(pass(from, back_to, &counted), pass(back_from, to, &counted)) } => {}
                     }
                 });
             }
         });
-        Relay { addr, cut, accepting }
+        Relay { addr, cut, bytes, accepting }
+    }
+
+    /// Bytes that have passed, in both directions.
+    fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Breaks all connections; new ones are relayed.
@@ -145,6 +165,19 @@ impl Relay {
     fn sever(&self) {
         self.cut.lock().expect("no panic above").cancel();
     }
+}
+
+/// Passes bytes on in one direction until its end, and counts them.
+async fn pass(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, bytes: &AtomicU64) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        bytes.fetch_add(count as u64, Ordering::Relaxed);
+        if to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+    // The other end may have gone.
+    let _ = to.shutdown().await;
 }
 
 impl Drop for Relay {

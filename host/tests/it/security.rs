@@ -1,4 +1,4 @@
-//! docs/security.md and docs/limits.md promise: each test that they name must be there.
+//! docs/security.md, docs/limits.md and docs/coordinator.md promise: each test that they name must be there.
 
 use crate::architecture::source::{Source, root, sources};
 
@@ -80,6 +80,17 @@ fn every_limit_without_a_flag_names_a_test_that_exists() {
     let names: Vec<_> = rows.iter().flat_map(|row| tests_named(row)).collect();
     let missing = missing(&names);
     assert!(missing.is_empty(), "docs/limits.md names tests that are not there:\n  {}", missing.join("\n  "));
+}
+
+#[test]
+fn every_row_of_the_coordinators_decision_names_a_test_that_exists() {
+    let text = std::fs::read_to_string(root().join("docs/coordinator.md")).expect("the document is there");
+    let (decision, _) = text.split_once("## Contexts").expect("the contexts follow");
+    let rows: Vec<_> = decision.lines().filter(|line| line.starts_with("| ") && line.contains("::")).collect();
+    assert!(rows.len() > 15, "the search for rows is broken");
+    let names = tests_named(&text);
+    let missing = missing(&names);
+    assert!(missing.is_empty(), "docs/coordinator.md names tests that are not there:\n  {}", missing.join("\n  "));
 }
 
 /// Aim: no row without proof goes unnoticed. Method: a row names a test, or says after `none:` why it has none.

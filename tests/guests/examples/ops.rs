@@ -5,7 +5,9 @@
 //! `cancel`, `timeout` and `drop` (of a spin, then count), `flood` (NUMBER calls at once), `unknown`.
 //! The chief calls; other runs end at once. Without arguments nobody calls.
 
-use dchost_guest::{Call, Error, Result, Task, Tensor, WorkerContext, info, op, ops, wait_any, worker_fn};
+use dchost_guest::{
+    Call, Change, Error, Result, Task, Tensor, Variable, WorkerContext, info, op, ops, wait_any, worker_fn,
+};
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
@@ -77,7 +79,26 @@ fn allocate(bytes: i64) -> i64 {
     i64::from(memory[memory.len() - 1])
 }
 
-ops![echo, add_n, count, place, slow, spin, panic, error, exit, big, allocate];
+/// An op that starts one.
+#[op]
+fn nests(ctx: &WorkerContext, by: i64) -> Result<i64> {
+    count::start(ctx, &ctx.task().ok_or("an op without a task")?, by)?.get()
+}
+
+/// Writes a variable on the task where it runs and one on `worker:0`, and returns their sum.
+#[op]
+fn remember(ctx: &WorkerContext, number: i64) -> Result<i64> {
+    let here = ctx.task().ok_or("an op without a task")?;
+    let mut sum = 0;
+    for task in [here, Task::new("worker", 0)] {
+        let variable: Variable<i64> = ctx.variable("memory").on(task).declare()?;
+        ctx.initialize([Change::assign(&variable, number)])?;
+        sum += variable.add_and_read(1)?.scalar();
+    }
+    Ok(sum)
+}
+
+ops![echo, add_n, count, place, slow, spin, panic, error, exit, big, allocate, nests, remember];
 
 fn length(bytes: i64) -> usize {
     usize::try_from(bytes).expect("a number of bytes").max(1)
@@ -168,10 +189,19 @@ fn do_what(ctx: &WorkerContext, what: &str, number: i64, tasks: &[Task]) -> Resu
                 println!("add_n on {task}: {}", add_n::start(ctx, task, &numbers)?.get()?);
             }
         }
+        "remember" => {
+            for task in tasks {
+                println!("sum on {task}: {}", remember::start(ctx, task, number)?.get()?);
+            }
+        }
         other => {
             for task in tasks {
                 let results = ctx.op(other).input(number).start(task)?.get()?;
-                println!("{other} on {task}: {results:?}");
+                let text = match &results[..] {
+                    [large] if large.bytes().len() > 1000 => format!("{} bytes", large.bytes().len()),
+                    small => format!("{small:?}"),
+                };
+                println!("{other} on {task}: {text}");
             }
         }
     }
@@ -218,7 +248,9 @@ mod tests {
             check(&[&["call", what][..], &all].concat(), "");
         }
         check(&["call", "error:3", "worker:1"], "op `error` on worker:1 failed: error number 3");
-        check(&["call", "panic:3", "worker:1"], "aborted: op `panic` on worker:1 panicked: panic number 3");
+        let trapped = "aborted: op `panic` on worker:1 trapped: unreachable code reached (a panic or an abort); its last words: \
+                       panic number 3";
+        check(&["call", "panic:3", "worker:1"], trapped);
         check(&["try", "panic:3", "worker:1"], "");
         check(&[], "");
     }

@@ -6,14 +6,14 @@ use dchost_tests::{Cluster, ClusterBuilder, PATIENCE, Signal};
 const IN_GRAPH: [&str; 2] = ["--replication", "in-graph"];
 
 fn independent(workers: u32) -> ClusterBuilder {
-    Cluster::builder().workers(workers).guest("in_graph").flags(IN_GRAPH)
+    Cluster::builder().workers(workers).guest("drives").flags(IN_GRAPH)
 }
 
 #[test]
 fn a_split_client_drives_all_workers_as_tensorflow_has_it() -> Result<()> {
     let cluster = Cluster::builder().workers(3).ps(2).start()?;
     for name in ["first", "second"] {
-        let outcome = cluster.client(name, "in_graph")?.args(IN_GRAPH).output()?;
+        let outcome = cluster.client(name, "drives")?.args(IN_GRAPH).output()?;
         assert_eq!(outcome.code, 0, "{}", outcome.output);
         let target = format!("grpc://127.0.0.1:{}", cluster.port("worker:0"));
         assert_eq!(outcome.stdout, format!("client:0 | sum 33.0 on {target} of 3 workers, barrier false\n"));
@@ -25,7 +25,7 @@ fn a_split_client_drives_all_workers_as_tensorflow_has_it() -> Result<()> {
 #[test]
 fn an_evaluator_runs_beside_a_split_driver() -> Result<()> {
     let cluster = Cluster::builder().workers(3).evaluator().start()?;
-    let outcome = cluster.client("client", "in_graph")?.args(IN_GRAPH).output()?;
+    let outcome = cluster.client("client", "drives")?.args(IN_GRAPH).output()?;
     assert_eq!(outcome.code, 0, "{}", outcome.output);
     let mut lines: Vec<_> = outcome.stdout.lines().collect();
     lines.sort_unstable();

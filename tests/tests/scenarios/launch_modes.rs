@@ -51,9 +51,9 @@ fn an_evaluator_of_a_launched_client_has_a_server_and_runs_in_the_client() -> Re
 #[test]
 fn in_graph_is_launched_in_both_modes() -> Result<()> {
     let flags = ["--workers", "3", "--replication", "in-graph"];
-    let independent = launch("in_graph", &flags)?.output()?;
+    let independent = launch("drives", &flags)?.output()?;
     check(&independent, 0, &["worker:0 | sum 33.0 on grpc://127.0.0.1:"]);
-    let split = launch("in_graph", &flags)?.args(["--client"]).output()?;
+    let split = launch("drives", &flags)?.args(["--client"]).output()?;
     check(&split, 0, &["client:0 | sum 33.0 on grpc://127.0.0.1:"]);
     for outcome in [independent, split] {
         assert_eq!(outcome.stdout.lines().count(), 1, "{}", outcome.stdout);

@@ -1,11 +1,249 @@
-//! Components with ops.
+//! Ops with real processes: what the driver of a cluster gets of its workers, and how ops end.
 
-use anyhow::Result;
-use dchost_tests::Run;
+use anyhow::{Context, Result};
+use dchost_tests::{Cluster, ClusterBuilder, Outcome, PATIENCE, Process, Run, Signal, guest, wait_until};
+use serde_json::Value;
+
+/// Launches `workers` servers and a client that drives them all; `args` are flags and, after `--`, the guest's arguments.
+fn launch(guest_name: &str, workers: &str, args: &[&str]) -> Result<Outcome> {
+    let module = guest(guest_name)?.into_os_string();
+    let cluster = ["launch", "--workers", workers, "--client", "--replication", "in-graph", "--module"];
+    Run::new("launch").args(cluster).args([module]).args(args).output()
+}
+
+/// Has a driver of two workers do something, and looks for lines of its output.
+fn check(args: &[&str], lines: &[&str]) -> Result<()> {
+    let outcome = launch("ops", "2", args)?;
+    assert_eq!(outcome.code, 0, "{args:?}\n{}", outcome.output);
+    for line in lines {
+        assert!(outcome.output.contains(line), "{args:?}: no `{line}` in:\n{}", outcome.output);
+    }
+    Ok(())
+}
+
+/// Workers that are standard servers, for clients that the test starts.
+fn servers(workers: u32) -> ClusterBuilder {
+    let mut builder = Cluster::builder().workers(workers);
+    for index in 0..workers {
+        builder = builder.without_module(&format!("worker:{index}"));
+    }
+    builder.flags(["--rejoin-timeout", "1s"])
+}
+
+fn client(cluster: &Cluster, name: &str, args: &[&str]) -> Result<Process> {
+    let flags =
+        ["--task", "client", "--replication", "in-graph", "--cluster", cluster.spec(), "--rejoin-timeout", "1s"];
+    Run::new(name).args(flags).args(["--module".into(), guest("ops")?.into_os_string()]).guest_args(args).start()
+}
+
+/// Op instances on a task, over all sessions there.
+fn instances(cluster: &Cluster, task: &str) -> Result<u64> {
+    let address = format!("127.0.0.1:{}", cluster.port(task));
+    let outcome = Run::new("status").args(["status", &address, "--format", "json"]).output()?;
+    let status: Value = serde_json::from_str(&outcome.stdout).with_context(|| outcome.output.clone())?;
+    let sessions = status["servers"][0]["status"]["sessions"].as_array().with_context(|| outcome.stdout.clone())?;
+    Ok(sessions.iter().filter_map(|session| session["op_instances"].as_u64()).sum())
+}
+
+fn wait_for_instances(cluster: &Cluster, task: &str, count: u64) -> Result<()> {
+    let what = format!("{count} op instances on {task}");
+    wait_until(&what, PATIENCE, || instances(cluster, task).is_ok_and(|instances| instances == count))
+}
+
+#[test]
+fn in_graph_makes_33_as_tensorflow_has_it() -> Result<()> {
+    let outcome = launch("in_graph", "3", &[])?;
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    assert!(outcome.stdout.contains("client:0 | sum=33\n"), "{}", outcome.output);
+    let module = guest("in_graph")?.into_os_string();
+    let flags = ["launch", "--workers", "3", "--replication", "in-graph", "--module"];
+    let outcome = Run::new("launch").args(flags).args([module]).output()?;
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    assert!(outcome.stdout.contains("worker:0 | sum=33\n"), "{}", outcome.output);
+    Ok(())
+}
+
+#[test]
+fn map_reduce_counts_on_workers_that_drive_and_on_those_of_a_client() -> Result<()> {
+    let small = ["--", "--below", "1000000", "--chunk", "100000"];
+    let of_client = launch("map_reduce", "2", &small)?;
+    let module = guest("map_reduce")?.into_os_string();
+    let between =
+        Run::new("launch").args(["launch", "--workers", "2", "--module"]).args([module]).args(small).output()?;
+    for (driver, outcome) in [("client:0", of_client), ("worker:0", between)] {
+        assert_eq!(outcome.code, 0, "{}", outcome.output);
+        for count in ["2 workers: 78498 primes below 1000000", "1 worker: 78498 primes below 1000000"] {
+            assert!(outcome.stdout.contains(&format!("{driver} | {count} in ")), "{}", outcome.output);
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn ops_do_on_their_tasks_what_they_are_told() -> Result<()> {
+    let both = ["worker:0", "worker:1"];
+    let on = |what: &'static str| [&["--", "call", what][..], &both].concat();
+    check(&on("state"), &["count on worker:0: 1\n", "count on worker:0: 2\n", "count on worker:0: 3\n"])?;
+    check(&on("chain"), &["chain ends on worker:1 with 12\n"])?;
+    check(&on("spread:1"), &["2 of 2 tasks are done\n"])?;
+    check(&on("flood:200"), &["200 calls, the highest count is 100\n"])?;
+    check(&on("echo:7"), &["echo on worker:1: [Tensor"])?;
+    let place = [
+        "worker:1 | op 7 on worker:1, arguments [\"call\", \"place:7\", \"worker:0\", \"worker:1\"]\n",
+        "client:0 | place on worker:0: worker:0\n",
+        "client:0 | place on worker:1: worker:1\n",
+    ];
+    check(&on("place:7"), &place)
+}
+
+#[test]
+fn ops_reach_the_variables_of_their_task_and_of_others() -> Result<()> {
+    // On worker:0 both are the same variable, which is 8 and then begins anew.
+    let lines = ["sum on worker:0: 16\n", "sum on worker:1: 16\n"];
+    let outcome = launch("ops", "2", &["--", "call", "remember:7", "worker:0", "worker:1"])?;
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    for line in lines {
+        assert!(outcome.output.contains(line), "no `{line}` in:\n{}", outcome.output);
+    }
+    Ok(())
+}
+
+#[test]
+fn an_op_of_200_megabytes_of_results_is_taken_whole() -> Result<()> {
+    let args = ["--max-memory", "2GiB", "--", "call", "big:200000000", "worker:1"];
+    check(&args, &["big on worker:1: 200000000 bytes\n"])
+}
+
+#[test]
+fn errors_name_op_and_task_and_say_the_guests_own_words() -> Result<()> {
+    let on = |what: &'static str| ["--", "try", what, "worker:1"];
+    check(&on("error:3"), &["client:0 | error failed: op `error` on worker:1 failed: error number 3\n"])?;
+    let panic = [
+        "client:0 | panic failed: aborted: op `panic` on worker:1 trapped: unreachable",
+        "panicked at tests/guests/examples/ops.rs",
+        "panic number 3\n",
+        "WARN op `panic` on worker:1 trapped: unreachable",
+        "WARN   ops::panic\n",
+    ];
+    check(&on("panic:3"), &panic)?;
+    let exit = "exit failed: aborted: op `exit` on worker:1 called exit with failure, which ends the sandbox\n";
+    check(&on("exit:3"), &[exit])?;
+    let unknown =
+        "not-found: the component that runs on worker:1 has no op `nosuch`: it has `add_n`, `allocate`, `big`";
+    check(&on("nosuch"), &[unknown])?;
+    let nowhere = "invalid-argument: no op can run on worker:7: the cluster has only worker:0, worker:1\n";
+    check(&["--", "try", "count", "worker:7"], &[nowhere])?;
+    let within = "op `nests` on worker:1 failed: failed-precondition: an op can't start ops";
+    check(&on("nests"), &[within])
+}
+
+#[test]
+fn an_op_that_never_returns_is_ended_and_the_next_has_its_turn() -> Result<()> {
+    let after = "client:0 | count on worker:1: 1\n";
+    let cancelled = "client:0 | spin: cancelled: op `spin` on worker:1 was cancelled\n";
+    check(&["--", "call", "cancel", "worker:1"], &[cancelled, after])?;
+    let late = "client:0 | spin: deadline-exceeded: op `spin` on worker:1 was not done within 200ms\n";
+    check(&["--", "call", "timeout:200", "worker:1"], &[late, after])?;
+    check(&["--", "call", "drop", "worker:1"], &[after])
+}
+
+#[test]
+fn limits_are_the_tasks_own_and_named() -> Result<()> {
+    let limit = |flags: &[&'static str], what: &'static str, words: &[&str]| {
+        check(&[flags, &["--", "try", what, "worker:1"]].concat(), words)
+    };
+    let failed = "failed: resource-exhausted: op";
+    limit(&["--max-memory", "64MiB"], "allocate:100000000", &[failed, "--max-memory"])?;
+    limit(&["-W", "cpu-timeout=300ms"], "spin", &[failed, "cpu-timeout"])?;
+    limit(&["-W", "fuel=50000000"], "spin", &[failed, "fuel"])?;
+    limit(&["--max-tensor", "1MiB"], "big:1048577", &[failed, "--max-tensor"])
+}
+
+#[test]
+fn a_local_run_has_no_ops() -> Result<()> {
+    let outcome = Run::guest("ops")?.guest_args(["try", "count", "worker:0"]).output()?;
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    let expected = "count failed: failed-precondition: no ops in a local run, which has no other tasks";
+    assert!(outcome.stdout.contains(expected), "{}", outcome.output);
+    Ok(())
+}
 
 #[test]
 fn a_component_with_ops_runs_also_where_nobody_calls_them() -> Result<()> {
     let outcome = Run::guest("ops")?.output()?;
     assert_eq!(outcome.code, 0, "{}", outcome.output);
+    Ok(())
+}
+
+/// Aim: whatever ends a client, its ops end on the servers, which serve the next. Method: a client is killed, another one asked to
+/// end, while an op of theirs never returns.
+#[test]
+fn a_client_that_goes_takes_its_ops_along() -> Result<()> {
+    let cluster = servers(2).start()?;
+    for (signal, code) in [(Signal::KILL, -9), (Signal::TERM, 143)] {
+        let spins = client(&cluster, "client", &["call", "spin", "worker:1"])?;
+        wait_for_instances(&cluster, "worker:1", 1).with_context(|| spins.report())?;
+        spins.signal(signal);
+        assert_eq!(spins.wait(PATIENCE)?.code, code, "{}", cluster.report());
+        wait_for_instances(&cluster, "worker:1", 0).with_context(|| cluster.report())?;
+        let next = client(&cluster, "next", &["call", "count", "worker:1"])?.wait(PATIENCE)?;
+        assert_eq!(next.code, 0, "{}{}", next.output, cluster.report());
+    }
+    Ok(())
+}
+
+#[test]
+fn two_clients_at_once_have_instances_of_their_own() -> Result<()> {
+    let cluster = servers(2).start()?;
+    let spins = client(&cluster, "first", &["call", "spin", "worker:1"])?;
+    wait_for_instances(&cluster, "worker:1", 1).with_context(|| spins.report())?;
+    let other = client(&cluster, "second", &["call", "state", "worker:1"])?.wait(PATIENCE)?;
+    assert_eq!(other.code, 0, "{}{}", other.output, cluster.report());
+    assert!(other.stdout.contains("count on worker:1: 3"), "it neither waits for the other nor sees its state");
+    spins.signal(Signal::KILL);
+    assert_eq!(spins.wait(PATIENCE)?.code, -9);
+    Ok(())
+}
+
+#[test]
+fn a_server_that_dies_fails_the_ops_that_run_there() -> Result<()> {
+    let mut cluster = servers(2).start()?;
+    let spins = client(&cluster, "client", &["call", "spin", "worker:1"])?;
+    wait_for_instances(&cluster, "worker:1", 1).with_context(|| spins.report())?;
+    cluster.signal("worker:1", Signal::KILL);
+    let outcome = spins.wait(PATIENCE)?;
+    assert_eq!(outcome.code, 202, "{}{}", outcome.output, cluster.report());
+    let expected = "op `spin` on worker:1 is lost: the connection to worker:1 broke";
+    assert!(outcome.output.contains(expected), "{}", outcome.output);
+    // Once it is back it serves whoever comes.
+    cluster.start_task("worker:1")?;
+    let next = client(&cluster, "next", &["call", "count", "worker:1"])?.wait(PATIENCE)?;
+    assert_eq!(next.code, 0, "{}{}", next.output, cluster.report());
+    Ok(())
+}
+
+#[test]
+fn an_evaluators_ops_write_no_more_than_the_evaluator_may() -> Result<()> {
+    let cluster = Cluster::builder()
+        .workers(1)
+        .evaluator()
+        .guest("ops")
+        .task_guest_args("worker:0", [])
+        .task_guest_args("evaluator:0", ["try", "remember", "worker:0"])
+        .start()?;
+    let outcomes = cluster.wait_all(PATIENCE)?;
+    outcomes.expect_codes([("evaluator:0", 0), ("worker:0", 0)]);
+    outcomes
+        .expect_output("evaluator:0", "op `remember` on worker:0 failed: failed-precondition: variable `memory` is on");
+    Ok(())
+}
+
+#[test]
+fn a_driver_of_64_workers_runs_an_op_on_each() -> Result<()> {
+    let tasks: Vec<String> = (0..64).map(|index| format!("worker:{index}")).collect();
+    let args: Vec<&str> = ["--", "call", "spread:1"].into_iter().chain(tasks.iter().map(String::as_str)).collect();
+    let outcome = launch("ops", "64", &args)?;
+    assert_eq!(outcome.code, 0, "{}", outcome.output);
+    assert!(outcome.stdout.contains("client:0  | 64 of 64 tasks are done\n"), "{}", outcome.output);
     Ok(())
 }

@@ -38,13 +38,13 @@ pub(super) async fn put(at: &Try, component: &Component) -> Result<(), Status> {
     let (challenge, bytes) = (asked.challenge, component.bytes.clone());
     let answer = tokio::task::spawn_blocking(move || proof(&challenge, &bytes)).await;
     let answer = answer.map_err(|error| strange(&error.to_string()))?;
-    send(Kind::Proof(answer.to_vec().into())).await?;
+    // Where it is refused meanwhile, the answer says so.
+    drop(send(Kind::Proof(answer.to_vec().into())).await);
     let mut answer = answers.message().await?.ok_or_else(|| strange("no answer came"))?;
     if answer.wanted {
         let mut rest = component.bytes.clone();
         while !rest.is_empty() {
             let data = rest.split_to(rest.len().min(DATA_BYTES));
-            // Where it is refused meanwhile, the answer says so.
             if send(Kind::Data(data)).await.is_err() {
                 break;
             }

@@ -7,10 +7,10 @@ use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{OpCall, OpInput};
 use crate::ids::Incarnation;
-use crate::ops::op_failed;
+use crate::ops::{OPERANDS_MAX, op_failed};
 use crate::tensor::{Tensor, TensorType};
 use crate::wire::status::{error_from_wire, from_status};
-use crate::wire::tensor::{Gather, chunks};
+use crate::wire::tensor::{ChunkOrder, Gather, chunks};
 use crate::wire::v1::ops_client::OpsClient;
 use crate::wire::v1::{self, call_request, call_response};
 use std::collections::{HashMap, VecDeque};
@@ -46,12 +46,16 @@ pub(super) async fn keep(
 ) {
     // Commands that wait for a stream.
     let mut waiting: VecDeque<Command> = VecDeque::new();
+    let mut left = Left::default();
     while let Some(command) = commands.recv().await {
-        waiting.push_back(command);
-        // What was kept or under way has gone with the session, or is freed by it: only a call needs a stream.
-        if !matches!(waiting.front(), Some(Command::Start { .. })) {
-            waiting.clear();
-            continue;
+        match command {
+            Command::Start { .. } => waiting.push_back(command),
+            // What is under way goes with the stream, and what was kept can wait to be freed: only a call needs a stream.
+            Command::Release { number, results } => {
+                left.values.push((number, results));
+                continue;
+            }
+            Command::Take { .. } | Command::Cancel { .. } | Command::GiveUp { .. } => continue,
         }
         let opening = open(&peers, task, &component);
         tokio::pin!(opening);
@@ -59,7 +63,7 @@ pub(super) async fn keep(
             tokio::select! {
                 opened = &mut opening => break opened,
                 command = commands.recv() => match command {
-                    Some(command) => waiting.push_back(command),
+                    Some(command) => wait(task, &mut waiting, command),
                     None => return,
                 },
             }
@@ -67,7 +71,7 @@ pub(super) async fn keep(
         let error = match opened {
             Ok(stream) => {
                 let calls = Calls::new(task, &component, stream.incarnation);
-                calls.run(stream, &mut waiting, &mut commands).await
+                calls.run(stream, &mut left, &mut waiting, &mut commands).await
             }
             Err(error) => Some(error),
         };
@@ -77,6 +81,42 @@ pub(super) async fn keep(
                 slot.fail(error.clone());
             }
         }
+    }
+}
+
+/// Adds a command to those that wait for a stream. A call that is given up meanwhile is none any more.
+fn wait(task: Task, waiting: &mut VecDeque<Command>, command: Command) {
+    let (Command::Cancel { number } | Command::GiveUp { number }) = command else {
+        waiting.push_back(command);
+        return;
+    };
+    let of_call = |command: &Command| matches!(command, Command::Start { number: start, .. } if *start == number);
+    let Some(place) = waiting.iter().position(of_call) else { return };
+    if let Some(Command::Start { slot, .. }) = waiting.remove(place) {
+        slot.fail(cancelled(task, &slot));
+    }
+}
+
+/// The error of a call that is cancelled here, before its task has heard of it.
+fn cancelled(task: Task, slot: &Slot) -> Error {
+    op_failed(ErrorCode::Cancelled, task, &slot.op, "was cancelled")
+}
+
+/// What a task may keep that nobody here wants any more, and hasn't been told of yet.
+#[derive(Default)]
+struct Left {
+    /// Of which incarnation; another has none of it.
+    incarnation: Option<Incarnation>,
+    /// Calls and their results; none: all.
+    values: Vec<(u64, Vec<u32>)>,
+}
+
+impl Left {
+    /// Hands them out to be told to an incarnation.
+    fn told(&mut self, incarnation: Incarnation) -> Vec<(u64, Vec<u32>)> {
+        let before = self.incarnation.replace(incarnation);
+        let values = std::mem::take(&mut self.values);
+        if before == Some(incarnation) { values } else { Vec::new() }
     }
 }
 
@@ -113,9 +153,25 @@ async fn open(peers: &Peers, task: Task, component: &Component) -> Result<Opened
 /// Results that are on their way.
 struct Arriving {
     number: u64,
-    gather: Gather,
+    bytes: Bytes,
     /// The task keeps them as well.
     kept: bool,
+}
+
+/// Bytes of results.
+enum Bytes {
+    Wanted(Gather),
+    /// Nobody wants them, or they are too many: they are passed over.
+    Unwanted(ChunkOrder),
+}
+
+impl Bytes {
+    fn is_complete(&self) -> bool {
+        match self {
+            Bytes::Wanted(gather) => gather.is_complete(),
+            Bytes::Unwanted(order) => order.is_complete(),
+        }
+    }
 }
 
 /// The calls of one open stream.
@@ -128,7 +184,13 @@ struct Calls<'a> {
     /// Messages about calls, which go before bytes.
     urgent: VecDeque<v1::CallRequest>,
     /// Beginnings of calls with their bytes, in order.
-    outgoing: VecDeque<Box<dyn Iterator<Item = v1::CallRequest> + Send>>,
+    outgoing: VecDeque<Beginning>,
+}
+
+/// The messages of a call's beginning that are still to be sent.
+struct Beginning {
+    number: u64,
+    messages: Box<dyn Iterator<Item = v1::CallRequest> + Send>,
 }
 
 struct Slotted {
@@ -156,10 +218,14 @@ impl Calls<'_> {
     async fn run(
         mut self,
         stream: Opened,
+        left: &mut Left,
         waiting: &mut VecDeque<Command>,
         commands: &mut mpsc::UnboundedReceiver<Command>,
     ) -> Option<Error> {
         let Opened { requests, mut answers, .. } = stream;
+        for (call, result) in left.told(self.incarnation) {
+            self.urgent.push_back(message(call_request::Kind::Drop(v1::Drop { call, result })));
+        }
         for command in waiting.drain(..) {
             self.command(command);
         }
@@ -197,7 +263,9 @@ impl Calls<'_> {
                 self.urgent.push_front(next);
             }
         };
-        for slotted in self.slots.into_values() {
+        for (number, slotted) in self.slots {
+            // What it did may have ended well, without its results being on their way, or all of them.
+            left.values.push((number, Vec::new()));
             slotted.slot.fail(op_failed(
                 error.code,
                 self.task,
@@ -219,7 +287,7 @@ impl Calls<'_> {
             return Some(urgent);
         }
         while let Some(call) = self.outgoing.front_mut() {
-            match call.next() {
+            match call.messages.next() {
                 Some(message) => {
                     if let Some(call_request::Kind::Header(header)) = &message.kind {
                         self.begun(header.call);
@@ -247,7 +315,7 @@ impl Calls<'_> {
         match command {
             Command::Start { number, call, slot } => {
                 self.slots.insert(number, Slotted { slot, taken: false, begun: false });
-                self.outgoing.push_back(begin(number, call));
+                self.outgoing.push_back(Beginning { number, messages: begin(number, call) });
             }
             Command::Take { number } => {
                 let Some(slotted) = self.slots.get_mut(&number) else { return };
@@ -258,20 +326,20 @@ impl Calls<'_> {
             }
             Command::Cancel { number } => match self.slots.get(&number) {
                 Some(slotted) if slotted.begun => say(call_request::Kind::Cancel(v1::Cancel { call: number })),
-                // Its turn to be sent hasn't come: it is sent all the same, since its place is taken, and cancelled then.
-                Some(_) => self.outgoing.push_back(Box::new(std::iter::once(message(call_request::Kind::Cancel(
-                    v1::Cancel { call: number },
-                ))))),
+                // Its turn to be sent hasn't come, and doesn't any more.
+                Some(slotted) => {
+                    slotted.slot.fail(cancelled(self.task, &slotted.slot));
+                    self.slots.remove(&number);
+                    self.outgoing.retain(|beginning| beginning.number != number);
+                }
                 None => {}
             },
-            Command::GiveUp { number } => {
-                // Results of a call without a slot are freed there when they come.
-                if self.slots.remove(&number).is_some() {
-                    self.outgoing.push_back(Box::new(std::iter::once(message(call_request::Kind::Cancel(
-                        v1::Cancel { call: number },
-                    )))));
-                }
-            }
+            // Results of a call without a slot are freed there when they come.
+            Command::GiveUp { number } => match self.slots.remove(&number) {
+                Some(slotted) if slotted.begun => say(call_request::Kind::Cancel(v1::Cancel { call: number })),
+                Some(_) => self.outgoing.retain(|beginning| beginning.number != number),
+                None => {}
+            },
             Command::Release { number, results } => {
                 self.slots.remove(&number);
                 say(call_request::Kind::Drop(v1::Drop { call: number, result: results }));
@@ -290,7 +358,10 @@ impl Calls<'_> {
             }
             Some(call_response::Kind::Chunk(chunk)) => {
                 let Some(arriving) = &mut self.arriving else { return Err(strange("bytes of nothing")) };
-                arriving.gather.accept(chunk)?;
+                match &mut arriving.bytes {
+                    Bytes::Wanted(gather) => gather.accept(chunk)?,
+                    Bytes::Unwanted(order) => drop(order.accept(&chunk)?),
+                }
                 self.arrived()
             }
             Some(call_response::Kind::Opened(_)) => Err(strange("an opening twice")),
@@ -301,7 +372,6 @@ impl Calls<'_> {
 
     fn result(&mut self, result: v1::CallResult) -> Result<()> {
         let v1::CallResult { call, code, detail, message: text, tensor, with_data } = result;
-        let known = self.slots.contains_key(&call);
         if code != 0 {
             let error = error_from_wire(
                 Code::from_i32(i32::try_from(code).unwrap_or(i32::MAX)),
@@ -313,30 +383,44 @@ impl Calls<'_> {
             }
             return Ok(());
         }
-        let types: Vec<TensorType> = tensor.into_iter().map(TensorType::try_from).collect::<Result<_>>()?;
-        let bytes = types.iter().try_fold(0_u64, |sum, ty| Ok::<_, Error>(sum + ty.checked_size_bytes()? as u64))?;
-        if with_data {
-            let kept = self.slots.get(&call).is_none_or(|slotted| !slotted.taken);
-            // A call that was given up: its bytes are passed over, and freed there.
-            self.arriving = Some(Arriving { number: call, gather: Gather::new(types)?, kept });
-            return self.arrived();
+        if tensor.len() > OPERANDS_MAX {
+            let count = tensor.len();
+            return Err(Error::new(
+                ErrorCode::Internal,
+                format!("{} answers call {call} with {count} results, at most {OPERANDS_MAX} are allowed", self.task),
+            ));
         }
-        if !known {
-            self.urgent.push_back(message(call_request::Kind::Drop(v1::Drop { call, result: Vec::new() })));
-            return Ok(());
+        let types: Vec<TensorType> = tensor.into_iter().map(TensorType::try_from).collect::<Result<_>>()?;
+        let mut bytes = 0_u64;
+        for ty in &types {
+            bytes = bytes.saturating_add(ty.checked_size_bytes()? as u64);
         }
         let max = self.component.tensor_bytes_max;
-        let incarnation = self.incarnation;
-        let Some(slotted) = self.slots.get(&call) else { return Ok(()) };
-        if slotted.taken && bytes > max {
+        if let Some(slotted) = self.slots.get(&call)
+            && (slotted.taken || with_data)
+            && bytes > max
+        {
             let what = format!("has results of {bytes} bytes, at most {max} are taken here (--max-tensor)");
             let error = op_failed(ErrorCode::ResourceExhausted, self.task, &slotted.slot.op, &what);
-            let error = error.with_names([&*slotted.slot.op, "--max-tensor"]);
-            slotted.slot.fail(error);
+            slotted.slot.fail(error.with_names([&*slotted.slot.op, "--max-tensor"]));
             self.slots.remove(&call);
+        }
+        let slotted = self.slots.get(&call);
+        if with_data {
+            let kept = slotted.is_none_or(|slotted| !slotted.taken);
+            // Of a call that was given up they are passed over, and freed there.
+            let bytes = match slotted {
+                Some(_) => Bytes::Wanted(Gather::new(types)?),
+                None => Bytes::Unwanted(ChunkOrder::new(&types)?),
+            };
+            self.arriving = Some(Arriving { number: call, bytes, kept });
+            return self.arrived();
+        }
+        let incarnation = self.incarnation;
+        let Some(slotted) = slotted else {
             self.urgent.push_back(message(call_request::Kind::Drop(v1::Drop { call, result: Vec::new() })));
             return Ok(());
-        }
+        };
         slotted.slot.set(|state| match state {
             SlotState::Running => SlotState::Kept { incarnation, types },
             other => other,
@@ -346,14 +430,14 @@ impl Calls<'_> {
 
     /// Hands results on whose bytes are complete.
     fn arrived(&mut self) -> Result<()> {
-        let Some(Arriving { number, gather, kept }) = self.arriving.take_if(|arriving| arriving.gather.is_complete())
+        let Some(Arriving { number, bytes, kept }) = self.arriving.take_if(|arriving| arriving.bytes.is_complete())
         else {
             return Ok(());
         };
-        let tensors: Vec<Tensor> = gather.finish()?;
         let incarnation = self.incarnation;
-        match self.slots.remove(&number) {
-            Some(slotted) => {
+        match (self.slots.remove(&number), bytes) {
+            (Some(slotted), Bytes::Wanted(gather)) => {
+                let tensors: Vec<Tensor> = gather.finish()?;
                 let mut wanted = true;
                 slotted.slot.set(|state| match state {
                     SlotState::Running | SlotState::Kept { .. } => SlotState::Here { incarnation, tensors, kept },
@@ -367,10 +451,10 @@ impl Calls<'_> {
                         .push_back(message(call_request::Kind::Drop(v1::Drop { call: number, result: Vec::new() })));
                 }
             }
-            None if kept => {
+            (_, Bytes::Wanted(_) | Bytes::Unwanted(_)) if kept => {
                 self.urgent.push_back(message(call_request::Kind::Drop(v1::Drop { call: number, result: Vec::new() })));
             }
-            None => {}
+            (_, Bytes::Wanted(_) | Bytes::Unwanted(_)) => {}
         }
         Ok(())
     }

@@ -21,13 +21,20 @@ use crate::wire::v1::{call_request, call_response};
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 /// Messages that wait for the connection: four chunks are enough that it never waits for the next.
 const ANSWERS_QUEUED: usize = 4;
+
+/// Answers that may wait for the writer before no more requests are read: whoever sends calls but doesn't read what comes of
+/// them has to wait. As many again come of calls that are under way.
+const UNWRITTEN_MAX: usize = CALLS_PER_SESSION_MAX;
+
+/// A deadline of whoever asks for more than a clock can tell.
+const FAR_FUTURE: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 pub(super) struct Options {
     pub(super) task: Task,
@@ -36,6 +43,8 @@ pub(super) struct Options {
     pub(super) host: Arc<dyn OpHost>,
     pub(super) run: Arc<Run>,
     pub(super) instance: Arc<dyn OpInstance>,
+    /// Ends the stream when another one takes its place.
+    pub(super) replaced: CancellationToken,
     pub(super) requests: Streaming<v1::CallRequest>,
 }
 
@@ -44,11 +53,12 @@ type Answer = Result<v1::CallResponse, Status>;
 /// Serves the stream; the answers come by the receiver.
 pub(super) fn serve(options: Options) -> mpsc::Receiver<Answer> {
     let (answers, stream) = mpsc::channel(ANSWERS_QUEUED);
-    let Options { task, incarnation, admitted, host, run, instance, requests } = options;
+    let Options { task, incarnation, admitted, host, run, instance, replaced, requests } = options;
     let opened = call_response::Kind::Opened(v1::ResponseHeader { incarnation: incarnation.0 });
     answers.try_send(Ok(message(opened))).expect("the channel is new and has room");
     let (outgoing, written) = mpsc::unbounded_channel();
-    tokio::spawn(write(written, answers, run.clone()));
+    let unwritten = watch::Sender::new(0);
+    tokio::spawn(write(written, answers, run.clone(), unwritten.clone()));
     let (ended, ends) = mpsc::unbounded_channel();
     let serving = Serving {
         task,
@@ -61,9 +71,10 @@ pub(super) fn serve(options: Options) -> mpsc::Receiver<Answer> {
         ended,
         calls: HashMap::new(),
         announced: None,
+        unwritten,
         over: CancellationToken::new(),
     };
-    tokio::spawn(serving.serve(admitted, requests, ends));
+    tokio::spawn(serving.serve(admitted, replaced, requests, ends));
     stream
 }
 
@@ -87,6 +98,8 @@ struct Serving {
     calls: HashMap<u64, Under>,
     /// The call whose chunks come.
     announced: Option<Begun>,
+    /// Answers that wait for the writer.
+    unwritten: watch::Sender<usize>,
     /// Cancelled when the stream ends.
     over: CancellationToken,
 }
@@ -111,7 +124,8 @@ struct End {
 struct Begun {
     call: u64,
     op: String,
-    timeout: Option<Duration>,
+    /// When it has to be done, and the time that it has got.
+    deadline: Option<(Instant, Duration)>,
     inputs: Vec<Announced>,
     bytes: Coming,
 }
@@ -127,17 +141,23 @@ impl Serving {
     async fn serve(
         mut self,
         admitted: Admitted,
+        replaced: CancellationToken,
         mut requests: Streaming<v1::CallRequest>,
         mut ends: mpsc::UnboundedReceiver<End>,
     ) {
         let over = self.over.clone().drop_guard();
         let outgoing = self.outgoing.clone();
+        let mut unwritten = self.unwritten.subscribe();
         let failed = loop {
             tokio::select! {
                 () = admitted.session.cancelled() => break Some(admitted.ended()),
                 () = outgoing.closed() => break None,
+                () = replaced.cancelled() => {
+                    let message = "another stream of the session has taken the place of this one";
+                    break Some(Error::new(ErrorCode::Cancelled, message));
+                }
                 Some(end) = ends.recv() => self.end(end),
-                request = requests.message() => match request {
+                request = read(&mut requests, &mut unwritten) => match request {
                     Ok(Some(request)) => {
                         if let Err(error) = self.request(request) {
                             break Some(error);
@@ -212,7 +232,10 @@ impl Serving {
             };
             bytes = bytes.saturating_add(ty.checked_size_bytes()? as u64);
         }
-        let timeout = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms));
+        let deadline = (timeout_ms > 0).then(|| Duration::from_millis(timeout_ms)).map(|limit| {
+            let now = Instant::now();
+            (now.checked_add(limit).unwrap_or_else(|| now + FAR_FUTURE), limit)
+        });
         let admitted = self.admit(&op, bytes);
         let coming = match &admitted {
             Ok(()) => Coming::Wanted(Gather::new(types)?),
@@ -225,7 +248,7 @@ impl Serving {
             }
             Err(error) => self.answer(call, Err(error)),
         }
-        self.announced = Some(Begun { call, op, timeout, inputs, bytes: coming });
+        self.announced = Some(Begun { call, op, deadline, inputs, bytes: coming });
         self.go_on()
     }
 
@@ -242,7 +265,18 @@ impl Serving {
             let what = format!("is given {bytes} bytes, that task takes at most {max} (its --max-tensor)");
             return refuse(&what, "--max-tensor");
         }
-        self.run.hold(self.task, bytes, max)
+        self.hold(op, bytes)
+    }
+
+    /// Takes room for inputs or results of an op.
+    fn hold(&self, op: &str, bytes: u64) -> Result<()> {
+        self.run.hold(self.task, bytes, self.host.limits().tensor_bytes_max).map_err(|error| self.refused(op, &error))
+    }
+
+    /// The error of an op for which there is no room.
+    fn refused(&self, op: &str, error: &Error) -> Error {
+        let names = std::iter::once(op.to_owned()).chain(error.names.iter().cloned());
+        op_failed(error.code, self.task, op, &format!("is refused: {}", error.message)).with_names(names)
     }
 
     fn chunk(&mut self, chunk: v1::Chunk) -> Result<()> {
@@ -275,9 +309,9 @@ impl Serving {
         let (cancel, ended) = (under.cancel.clone(), self.ended.clone());
         tokio::spawn(async move {
             let timed = async {
-                match begun.timeout {
+                match begun.deadline {
                     None => work.await,
-                    Some(limit) => timeout(limit, work).await.unwrap_or_else(|_| {
+                    Some((deadline, limit)) => timeout_at(deadline, work).await.unwrap_or_else(|_| {
                         let what = format!("was not done within {}", humantime::format_duration(limit));
                         Err(op_failed(ErrorCode::DeadlineExceeded, task, &op, &what))
                     }),
@@ -334,7 +368,13 @@ impl Serving {
                 let error = op_failed(ErrorCode::ResourceExhausted, self.task, &under.op, &what);
                 return Err(error.with_names([&*under.op, "--max-tensor"]));
             }
-            self.run.hold(self.task, bytes, max)?;
+            self.hold(&under.op, bytes)?;
+            if !under.taken
+                && let Err(error) = self.run.keep(self.task, call, results.clone())
+            {
+                self.run.give_back(bytes);
+                return Err(self.refused(&under.op, &error));
+            }
             Ok(results)
         });
         match results {
@@ -344,9 +384,10 @@ impl Serving {
                 self.send(call, Ok(&results), Some((results.clone(), bytes)));
             }
             Ok(results) => {
-                let eager = bytes_of(&results) <= EAGER_BYTES_MAX;
-                self.run.keep(call, results.clone());
-                self.send(call, Ok(&results), eager.then(|| (results.clone(), 0)));
+                let bytes = bytes_of(&results);
+                // They take room twice: here until they are released, and on their way.
+                let eager = bytes <= EAGER_BYTES_MAX && self.hold(&under.op, bytes).is_ok();
+                self.send(call, Ok(&results), eager.then(|| (results.clone(), bytes)));
             }
         }
     }
@@ -358,6 +399,9 @@ impl Serving {
         } else if let Some(results) = self.run.take(call) {
             let bytes = bytes_of(&results);
             self.send(call, Ok(&results), Some((results.clone(), bytes)));
+        } else {
+            let message = format!("{} has no results of call {call} to send", self.task);
+            self.answer(call, Err(Error::new(ErrorCode::NotFound, message).with_tasks([self.task])));
         }
     }
 
@@ -380,13 +424,29 @@ impl Serving {
             }
         };
         let (tensors, give_back) = data.unwrap_or_default();
+        self.unwritten.send_modify(|count| *count += 1);
         // The writer has gone only with the stream.
         let _ = self.outgoing.send(Outgoing::Result { result, tensors, give_back });
     }
 }
 
+/// Reads the next request once there is room for its answer.
+async fn read(
+    requests: &mut Streaming<v1::CallRequest>,
+    unwritten: &mut watch::Receiver<usize>,
+) -> Result<Option<v1::CallRequest>, Status> {
+    // The sender lives as long as the stream; were it gone, reading would do no harm.
+    let _ = unwritten.wait_for(|&count| count < UNWRITTEN_MAX).await;
+    requests.message().await
+}
+
 /// Writes what has come of calls, each with the bytes of its results.
-async fn write(mut outgoing: mpsc::UnboundedReceiver<Outgoing>, answers: mpsc::Sender<Answer>, run: Arc<Run>) {
+async fn write(
+    mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
+    answers: mpsc::Sender<Answer>,
+    run: Arc<Run>,
+    unwritten: watch::Sender<usize>,
+) {
     while let Some(next) = outgoing.recv().await {
         match next {
             Outgoing::Failed(status) => {
@@ -404,6 +464,7 @@ async fn write(mut outgoing: mpsc::UnboundedReceiver<Outgoing>, answers: mpsc::S
                     }
                 }
                 run.give_back(give_back);
+                unwritten.send_modify(|count| *count -= 1);
             }
         }
     }

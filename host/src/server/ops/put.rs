@@ -12,8 +12,13 @@ use crate::wire::v1;
 use crate::wire::v1::put_module_request::Kind;
 use rand::Rng as _;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
+use tokio::time::timeout;
 use tonic::{Status, Streaming};
+
+/// How long a component may take to come: 64 MiB within it are half a mebibyte a second. Others wait for the room that it has.
+const PUT_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Answers of one stream: a challenge, wanted, ready or an error.
 const ANSWERS_MAX: usize = 4;
@@ -91,7 +96,15 @@ impl Put {
                 .send(Ok(answer(v1::PutModuleResponse { wanted: true, ..Default::default() })))
                 .await
                 .map_err(|_| gone())?;
-            let component = self.receive(&mut requests).await?;
+            let late = |_| {
+                let message = format!(
+                    "the component did not come to {} within {} s: try again",
+                    self.task,
+                    PUT_TIMEOUT.as_secs()
+                );
+                Error::new(ErrorCode::DeadlineExceeded, message).with_tasks([self.task])
+            };
+            let component = timeout(PUT_TIMEOUT, self.receive(&mut requests)).await.map_err(late)??;
             self.host.load(self.module, component.into()).await?;
         }
         self.run.has_put(self.module);

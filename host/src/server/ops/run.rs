@@ -2,15 +2,20 @@
 
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
-use crate::handles::{OpHost, OpInstance, OpOpening, RemoteValue};
+use crate::handles::{OpInstance, OpOpening, RemoteValue};
 use crate::ids::{Caller, Incarnation, RunId};
+use crate::server::guard::Admitted;
 use crate::sync::lock;
 use crate::tensor::Tensor;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
+use tokio_util::sync::CancellationToken;
 
 /// Bytes of inputs and results that a run may have here at once, as a multiple of `--max-tensor`.
 pub(super) const HELD_TENSORS_MAX: u64 = 4;
+
+/// Calls and results that a run may leave here at once: those without bytes cost something, too.
+const KEPT_MAX: usize = 1 << 16;
 
 type Key = (String, RunId);
 
@@ -27,8 +32,12 @@ struct State {
     /// Components that the run has shown to have.
     put: HashSet<[u8; 32]>,
     instance: Option<(OpOpening, Arc<dyn OpInstance>)>,
+    /// Ends the stream of calls that was opened last.
+    stream: CancellationToken,
     /// By call; none: released.
     kept: HashMap<u64, Vec<Option<Tensor>>>,
+    /// Calls and results in it, released ones too.
+    kept_count: usize,
     /// Bytes of inputs that wait or are used, and of results that are here.
     held_bytes: u64,
     /// The session has ended: nothing is taken in any more.
@@ -41,16 +50,29 @@ fn key(caller: &Caller) -> Key {
 
 impl Runs {
     /// What the caller's run has here.
-    pub(super) fn of(&self, caller: &Caller) -> Arc<Run> {
-        lock(&self.0).entry(key(caller)).or_default().clone()
+    ///
+    /// # Errors
+    /// `cancelled`, `unavailable`: its session has ended, and nobody would drop what begins now.
+    pub(super) fn of(&self, admitted: &Admitted) -> Result<Arc<Run>> {
+        let mut runs = lock(&self.0);
+        // The token is cancelled before `end` is called: either it is seen here, or `end` finds what is made here.
+        if admitted.session.is_cancelled() {
+            return Err(admitted.ended());
+        }
+        Ok(runs.entry(key(&admitted.caller)).or_default().clone())
+    }
+
+    /// Instances that the run of a session has here.
+    pub(super) fn instances(&self, caller: &Caller) -> u32 {
+        let run = lock(&self.0).get(&key(caller)).cloned();
+        run.map_or(0, |run| u32::from(lock(&run.0).instance.is_some()))
     }
 
     /// Drops what the run has here, since its session has ended.
     pub(super) fn end(&self, caller: &Caller) {
         let run = lock(&self.0).remove(&key(caller));
         if let Some(run) = run {
-            let mut state = lock(&run.0);
-            let state = std::mem::replace(&mut *state, State { ended: true, ..State::default() });
+            let state = std::mem::replace(&mut *lock(&run.0), State { ended: true, ..State::default() });
             // Instances end on the thread that drops them, without the lock.
             drop(state);
         }
@@ -63,8 +85,20 @@ impl Run {
         lock(&self.0).put.insert(module);
     }
 
+    /// Begins a stream of calls, which ends the one before: its connection may be broken without anybody having noticed, and
+    /// what it had begun would hold up what comes now. The token ends this one.
+    pub(super) fn stream(&self) -> CancellationToken {
+        let stream = CancellationToken::new();
+        std::mem::replace(&mut lock(&self.0).stream, stream.clone()).cancel();
+        stream
+    }
+
     /// The run's instance, made at its first call. One of another component or other arguments replaces it.
-    pub(super) fn instance(&self, host: &dyn OpHost, opening: OpOpening) -> Result<Arc<dyn OpInstance>> {
+    pub(super) fn instance(
+        &self,
+        opening: OpOpening,
+        open: impl FnOnce(OpOpening) -> Result<Arc<dyn OpInstance>>,
+    ) -> Result<Arc<dyn OpInstance>> {
         let mut state = lock(&self.0);
         if !state.put.contains(&opening.module) {
             let message = "the component was not put in this session: its ops can't be called";
@@ -75,7 +109,7 @@ impl Run {
         {
             return Ok(instance.clone());
         }
-        let instance = host.open(opening.clone())?;
+        let instance = open(opening.clone())?;
         let before = state.instance.replace((opening, instance.clone()));
         drop(state);
         drop(before);
@@ -110,12 +144,26 @@ impl Run {
         state.held_bytes = state.held_bytes.saturating_sub(bytes);
     }
 
-    /// Keeps results, for which there is room already.
-    pub(super) fn keep(&self, call: u64, results: Vec<Tensor>) {
+    /// Keeps results, for whose bytes there is room already.
+    ///
+    /// # Errors
+    /// `resource-exhausted`: too many are kept.
+    pub(super) fn keep(&self, task: Task, call: u64, results: Vec<Tensor>) -> Result<()> {
         let mut state = lock(&self.0);
-        if !state.ended {
-            state.kept.insert(call, results.into_iter().map(Some).collect());
+        if state.ended {
+            return Ok(());
         }
+        let count = state.kept_count + 1 + results.len();
+        if count > KEPT_MAX {
+            let message = format!(
+                "{task} keeps the results of {} calls for this run: take or release some first",
+                state.kept.len()
+            );
+            return Err(Error::new(ErrorCode::ResourceExhausted, message).with_tasks([task]));
+        }
+        state.kept_count = count;
+        state.kept.insert(call, results.into_iter().map(Some).collect());
+        Ok(())
     }
 
     /// Whether something of the call is kept.
@@ -125,7 +173,10 @@ impl Run {
 
     /// Hands all results of a call out; their room is for the caller to give back. None: they aren't all here.
     pub(super) fn take(&self, call: u64) -> Option<Vec<Tensor>> {
-        lock(&self.0).kept.remove(&call)?.into_iter().collect()
+        let mut state = lock(&self.0);
+        let results = state.kept.get(&call)?.iter().cloned().collect::<Option<Vec<_>>>()?;
+        state.forget(call);
+        Some(results)
     }
 
     /// Drops results of a call, all where none is named. One that isn't there is no fault.
@@ -134,12 +185,12 @@ impl Run {
         let Some(kept) = state.kept.get_mut(&call) else { return };
         let mut released = Vec::new();
         if results.is_empty() {
-            released.extend(kept.drain(..).flatten());
+            released.extend(kept.iter_mut().filter_map(Option::take));
         } else {
             released.extend(results.iter().filter_map(|&result| kept.get_mut(result as usize)?.take()));
         }
         if kept.iter().all(Option::is_none) {
-            state.kept.remove(&call);
+            state.forget(call);
         }
         let bytes = bytes_of(&released);
         state.held_bytes = state.held_bytes.saturating_sub(bytes);
@@ -156,10 +207,24 @@ impl Run {
         }
         let state = lock(&self.0);
         let kept = state.kept.get(&value.call).and_then(|results| results.get(value.result as usize)?.clone());
-        kept.filter(|_| value.task == task).ok_or_else(|| {
+        let kept = kept.filter(|_| value.task == task).ok_or_else(|| {
             let message = format!("{task} keeps no result {} of call {}", value.result, value.call);
             Error::new(ErrorCode::NotFound, message).with_tasks([task])
-        })
+        })?;
+        if kept.ty != value.ty {
+            let message =
+                format!("result {} of call {} on {task} is {}, not {}", value.result, value.call, kept.ty, value.ty);
+            return Err(Error::new(ErrorCode::InvalidArgument, message).with_tasks([task]));
+        }
+        Ok(kept)
+    }
+}
+
+impl State {
+    fn forget(&mut self, call: u64) {
+        if let Some(kept) = self.kept.remove(&call) {
+            self.kept_count = self.kept_count.saturating_sub(1 + kept.len());
+        }
     }
 }
 

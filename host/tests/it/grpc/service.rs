@@ -1,7 +1,6 @@
 //! What any gRPC client sees: authorization, health, reflection, limits, shutdown.
 
 use super::*;
-use dchost::client::channel::connect::endpoint;
 use dchost::client::channel::{Lane, Try};
 use dchost::client::probe::Dialer;
 use dchost::error::{Error, ErrorCode};
@@ -13,17 +12,11 @@ use dchost::wire::v1;
 use dchost::wire::v1::cluster_client::ClusterClient;
 use dchost::wire::v1::variables_client::VariablesClient;
 use prost::Message as _;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tonic::transport::Channel;
 use tonic::{Code, Request, Status};
-
-async fn channel(addr: SocketAddr) -> Channel {
-    endpoint(&addr.to_string()).expect("it is an address").connect().await.expect("it listens")
-}
 
 async fn status(addr: SocketAddr, header: Option<v1::RequestHeader>) -> Result<v1::GetStatusResponse, Status> {
     let request = v1::GetStatusRequest { header, brief: false };
-    ClusterClient::new(channel(addr).await).get_status(request).await.map(tonic::Response::into_inner)
+    ClusterClient::new(channel_to(addr).await).get_status(request).await.map(tonic::Response::into_inner)
 }
 
 fn header() -> Option<v1::RequestHeader> {
@@ -51,7 +44,7 @@ async fn every_rpc_is_refused_when_authorization_denies() {
     let mut options = options(PS, 7, listener());
     options.authorize = Arc::new(|_, rpc, _| Err(Error::new(ErrorCode::PermissionDenied, rpc.path())));
     let server = start(options);
-    let channel = channel(server.addr).await;
+    let channel = channel_to(server.addr).await;
     let set = prost_types::FileDescriptorSet::decode(v1::FILE_DESCRIPTOR_SET).expect("the build wrote it");
     let mut called = 0;
     for file in &set.file {
@@ -71,7 +64,7 @@ async fn every_rpc_is_refused_when_authorization_denies() {
 #[tokio::test]
 async fn rpc_without_header_is_refused_and_a_server_may_run_no_ops() {
     let server = start(options(PS, 7, listener()));
-    let channel = channel(server.addr).await;
+    let channel = channel_to(server.addr).await;
     for rpc in [
         "Cluster/GetStatus",
         "Cluster/Session",
@@ -121,7 +114,7 @@ async fn health_and_reflection_list_the_services_to_everyone() {
     let mut options = options(PS, 7, listener());
     options.authorize = Arc::new(|_, rpc, _| Err(Error::new(ErrorCode::PermissionDenied, rpc.path())));
     let server = start(options);
-    let channel = channel(server.addr).await;
+    let channel = channel_to(server.addr).await;
     let mut health = HealthClient::new(channel.clone());
     for service in ["", "dchost.v1.Cluster", "dchost.v1.Variables"] {
         let request = HealthCheckRequest { service: service.into() };
@@ -219,7 +212,7 @@ async fn probe_tells_alive_refused_and_strange_apart() {
 async fn client_that_stays_does_not_hold_up_shutdown() {
     use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
     let server = start(options(PS, 7, listener()));
-    let mut health = HealthClient::new(channel(server.addr).await);
+    let mut health = HealthClient::new(channel_to(server.addr).await);
     let watch = HealthCheckRequest { service: "dchost.v1.Cluster".into() };
     let mut watched = health.watch(watch).await.expect("it is served").into_inner();
     let mut statuses = Vec::new();

@@ -13,7 +13,6 @@ use dchost::status::ServerStatus;
 use dchost::wire::v1;
 use dchost::wire::v1::cluster_server::{Cluster, ClusterServer};
 use std::time::Instant;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::{Request, Response, Status, Streaming};
 
