@@ -148,7 +148,8 @@ impl RemoteValue {
     /// Copies the value here; can be called again.
     ///
     /// # Errors
-    /// `unavailable`, `peer-failed` and `peer-restarted` with the task; `cancelled`.
+    /// `resource-exhausted` where it is larger than this task takes (`--max-tensor`); `unavailable`, `peer-failed` and
+    /// `peer-restarted` with the task; `cancelled`.
     pub fn fetch(&self) -> Result<Tensor> {
         self.imp.fetch()
     }
