@@ -3,6 +3,7 @@
 mod architecture;
 mod command_line;
 mod grpc;
+mod ops;
 mod oracle;
 mod security;
 mod variables;
