@@ -8,6 +8,7 @@ use dchost::wire::status::from_status;
 use dchost::wire::v1::call_request::Kind;
 use dchost::wire::v1::{call_response, ops_server};
 use std::pin::Pin;
+use std::slice::from_ref;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
@@ -77,11 +78,11 @@ async fn streams_that_break_the_rules_are_ended_and_say_why() {
         ("the stream is open already", vec![opening()]),
         (
             "call 2 begins before the inputs of call 1 are complete",
-            vec![header(1, "echo", &[ty.clone()]), header(2, "echo", &[])],
+            vec![header(1, "echo", from_ref(&ty)), header(2, "echo", &[])],
         ),
         ("call 1 was made already", vec![header(1, "never", &[]), header(1, "echo", &[])]),
-        ("came where item `0` at offset `0` comes next", vec![header(1, "echo", &[ty.clone()]), chunk(1, 0, 8)]),
-        ("overruns the item's `8`", vec![header(1, "echo", &[ty.clone()]), chunk(0, 0, 9)]),
+        ("came where item `0` at offset `0` comes next", vec![header(1, "echo", from_ref(&ty)), chunk(1, 0, 8)]),
+        ("overruns the item's `8`", vec![header(1, "echo", from_ref(&ty)), chunk(0, 0, 9)]),
         ("takes whole elements of `8`", vec![header(1, "echo", &[number(0).ty]), chunk(0, 0, 7)]),
         ("call has 257 inputs, at most 256 are allowed", vec![header(1, "echo", &many)]),
         ("the name of an op is empty", vec![header(1, "", &[])]),
@@ -310,11 +311,11 @@ async fn a_caller_bears_any_answer() {
     let cases: Vec<(&str, Vec<call_response::Kind>)> = vec![
         ("bytes of nothing", vec![answer_chunk(0, 0, 8)]),
         ("an opening twice", vec![call_response::Kind::Opened(v1::ResponseHeader { incarnation: 9 })]),
-        ("a result before the bytes", vec![result(1, &[eight.clone()], true), result(2, &[], true)]),
+        ("a result before the bytes", vec![result(1, from_ref(&eight), true), result(2, &[], true)]),
         ("257 results, at most 256", vec![result(1, &vec![eight.clone(); OPERANDS_MAX + 1], false)]),
-        ("comes next", vec![result(1, &[eight.clone()], true), answer_chunk(3, 0, 8)]),
-        ("overruns the item's `8`", vec![result(1, &[eight.clone()], true), answer_chunk(0, 0, 9)]),
-        ("at most 1048576 are taken here", vec![result(1, &[above.clone()], true)]),
+        ("comes next", vec![result(1, from_ref(&eight), true), answer_chunk(3, 0, 8)]),
+        ("overruns the item's `8`", vec![result(1, from_ref(&eight), true), answer_chunk(0, 0, 9)]),
+        ("at most 1048576 are taken here", vec![result(1, from_ref(&above), true)]),
         ("at most 1048576 are taken here", vec![result(1, &[above], false)]),
         ("at most 1048576 are taken here", over(1).collect()),
         ("at most 1048576 are taken here", vec![result(1, &vec![huge; 200], true)]),
@@ -331,8 +332,8 @@ async fn a_caller_bears_any_answer() {
     let error = |call, code| call_response::Kind::Result(v1::CallResult { call, code, ..Default::default() });
     let (run, stopping) = strange(vec![
         error(77, 5),
-        result(78, &[eight.clone()], false),
-        result(79, &[eight.clone()], true),
+        result(78, from_ref(&eight), false),
+        result(79, from_ref(&eight), true),
         answer_chunk(0, 0, 8),
         error(1, u32::MAX),
     ])
@@ -340,7 +341,7 @@ async fn a_caller_bears_any_answer() {
     assert_eq!(run_op(&run.a, "echo", []).await.expect_err("an error").code, ErrorCode::Unknown);
     stopping.cancel();
     // A value of fewer bytes than it is told to have.
-    let (run, stopping) = strange(vec![result(1, &[eight.clone()], false)]).await;
+    let (run, stopping) = strange(vec![result(1, from_ref(&eight), false)]).await;
     let kept = keep(&*begin(&run.a, "echo", [])).await.expect("so it says");
     let error = within(run.a.fetch(kept[0].clone())).await.expect_err("too few");
     assert!(error.message.contains("too few bytes"), "{error}");
