@@ -139,7 +139,11 @@ impl OpEnd {
                 failed(ErrorCode::Aborted, &format!("trapped: {kind}; its last words: {words}"))
             }
             OpEnd::Trap { kind, words: None, .. } => failed(ErrorCode::Aborted, &format!("trapped: {kind}")),
-            OpEnd::Limit { what, .. } => failed(ErrorCode::ResourceExhausted, &format!("was ended: {what}")),
+            OpEnd::Limit { what, .. } => {
+                // A limit and the trap that followed are a line each.
+                let what = what.lines().collect::<Vec<_>>().join("; ");
+                failed(ErrorCode::ResourceExhausted, &format!("was ended: {what}"))
+            }
             OpEnd::Refused { message } => failed(ErrorCode::FailedPrecondition, &format!("can't run: {message}")),
             OpEnd::HostBug { message } => {
                 let first = message.lines().next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The Ops service: components that callers bring, and calls of their ops.
 //!
 //! What a run has here beside its session (the component that it put, its instance, results that it left) is held in
-//! [`Runs`] and goes with the session. A stream of calls is served by [`calls`], a component is taken by [`put`].
+//! `Runs` and goes with the session. A stream of calls is served by `calls`, a component is taken by `put`.
 
 mod calls;
 mod put;
