@@ -19,14 +19,15 @@ use crate::ops::op_failed;
 use crate::sync::lock;
 use crate::tensor::{Tensor, TensorType};
 use bytes::Bytes;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use stream::Command;
 use tokio::sync::{mpsc, watch};
 
-/// How much later than its timeout a call is ended here: its task, which does so in time, is heard before.
-const ANSWER_GRACE: Duration = Duration::from_secs(1);
+/// How much later than its timeout a call is ended here that its task was told of. The task ends it in time, or has its results, but
+/// what it says of that may stand behind large results of other calls.
+const ANSWER_GRACE: Duration = Duration::from_secs(30);
 
 /// The component whose ops are called.
 #[derive(Clone, Debug)]
@@ -81,8 +82,10 @@ impl RemoteOps {
     /// Ends a call that its task hasn't ended in time: it can't be reached, or it is stuck.
     async fn end_late(self, number: u64, slot: Arc<Slot>, timeout: Duration) {
         let mut ended = slot.ended.subscribe();
-        let limit = timeout.saturating_add(ANSWER_GRACE);
-        if tokio::time::timeout(limit, ended.wait_for(|&ended| ended)).await.is_err() {
+        let mut ends_within = async |limit| tokio::time::timeout(limit, ended.wait_for(|&ended| ended)).await.is_ok();
+        let ended =
+            ends_within(timeout).await || (slot.sent.load(Ordering::Relaxed) && ends_within(ANSWER_GRACE).await);
+        if !ended {
             let what =
                 format!("was not done within {}, and its task has not answered", humantime::format_duration(timeout));
             slot.fail(op_failed(ErrorCode::DeadlineExceeded, slot.task, &slot.op, &what));
@@ -126,6 +129,8 @@ pub(super) struct Slot {
     task: Task,
     op: String,
     ended: watch::Sender<bool>,
+    /// Whether there was a stream to send it on.
+    sent: AtomicBool,
     state: Mutex<SlotState>,
 }
 
@@ -152,7 +157,7 @@ enum SlotState {
 
 impl Slot {
     fn new(task: Task, op: String) -> Self {
-        Slot { task, op, ended: watch::Sender::new(false), state: Mutex::default() }
+        Slot { task, op, ended: watch::Sender::new(false), sent: AtomicBool::new(false), state: Mutex::default() }
     }
 
     /// Notes a failure, unless the call has ended.

@@ -140,7 +140,9 @@ impl OpEnd {
             }
             OpEnd::Trap { kind, words: None, .. } => failed(ErrorCode::Aborted, &format!("trapped: {kind}")),
             OpEnd::Limit { what, .. } => {
-                failed(ErrorCode::ResourceExhausted, &format!("was ended: {}", what.replace('\n', "; ")))
+                // A limit and the trap that followed are a line each.
+                let what = what.lines().collect::<Vec<_>>().join("; ");
+                failed(ErrorCode::ResourceExhausted, &format!("was ended: {what}"))
             }
             OpEnd::Refused { message } => failed(ErrorCode::FailedPrecondition, &format!("can't run: {message}")),
             OpEnd::HostBug { message } => {

@@ -149,7 +149,7 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// Expects tensors of these types. Memory is taken as their bytes come, so that nothing is held of what was only announced.
+    /// Expects tensors of these types, for whose bytes the caller has room. Memory is taken when the first of them come.
     ///
     /// # Errors
     /// `invalid-argument`: a type that can't be served.
@@ -171,6 +171,10 @@ impl Gather {
             return Ok(());
         }
         let part = &mut self.parts[item];
+        if part.is_empty() {
+            // Whoever expects them has taken account of all bytes; memory that isn't written takes none.
+            part.reserve_exact(bytes);
+        }
         part.extend_from_slice(&chunk.data);
         if part.len() == bytes {
             self.whole[item] = std::mem::take(part).into();
@@ -193,6 +197,9 @@ impl Gather {
     }
 }
 
+/// Largest chunk of an op's tensor, in bytes, so that one of up to 1 MiB is a single message, which its receiver takes as it came.
+const WHOLE_CHUNK_BYTES: usize = 1 << 20;
+
 /// Cuts tensors into chunks, which share their bytes.
 pub fn chunks(tensors: Vec<Tensor>) -> impl Iterator<Item = v1::Chunk> + Send {
     (0..).zip(tensors).flat_map(|(item, tensor)| {
@@ -202,7 +209,7 @@ pub fn chunks(tensors: Vec<Tensor>) -> impl Iterator<Item = v1::Chunk> + Send {
             if rest.is_empty() {
                 return None;
             }
-            let data = rest.split_to(rest.len().min(CHUNK_BYTES));
+            let data = rest.split_to(rest.len().min(WHOLE_CHUNK_BYTES));
             let chunk = v1::Chunk { item, offset, data };
             offset += chunk.data.len() as u64;
             Some(chunk)
@@ -241,11 +248,11 @@ mod tests {
             ty: TensorType::new(dtype, [elements as u64]),
             data: (0..elements * DType::size_bytes(dtype)).map(|byte| byte as u8 ^ seed).collect(),
         };
-        let elements = CHUNK_BYTES / 4;
+        let elements = WHOLE_CHUNK_BYTES / 4;
         let tensors = vec![
             tensor(DType::F32, 0, 1),
             tensor(DType::F32, elements, 2),
-            tensor(DType::U8, 2 * CHUNK_BYTES + 3, 3),
+            tensor(DType::U8, 2 * WHOLE_CHUNK_BYTES + 3, 3),
             tensor(DType::S64, 1, 4),
         ];
         let mut gather = Gather::new(tensors.iter().map(|tensor| tensor.ty.clone()).collect()).unwrap();

@@ -36,12 +36,18 @@ fn client(cluster: &Cluster, name: &str, args: &[&str]) -> Result<Process> {
     Run::new(name).args(flags).args(["--module".into(), guest("ops")?.into_os_string()]).guest_args(args).start()
 }
 
-/// Op instances on a task, over all sessions there.
-fn instances(cluster: &Cluster, task: &str) -> Result<u64> {
+/// What a task says of itself.
+fn status(cluster: &Cluster, task: &str) -> Result<Value> {
     let address = format!("127.0.0.1:{}", cluster.port(task));
     let outcome = Run::new("status").args(["status", &address, "--format", "json"]).output()?;
     let status: Value = serde_json::from_str(&outcome.stdout).with_context(|| outcome.output.clone())?;
-    let sessions = status["servers"][0]["status"]["sessions"].as_array().with_context(|| outcome.stdout.clone())?;
+    Ok(status["servers"][0]["status"].clone())
+}
+
+/// Op instances on a task, over all sessions there.
+fn instances(cluster: &Cluster, task: &str) -> Result<u64> {
+    let status = status(cluster, task)?;
+    let sessions = status["sessions"].as_array().with_context(|| status.to_string())?;
     Ok(sessions.iter().filter_map(|session| session["op_instances"].as_u64()).sum())
 }
 
@@ -188,6 +194,20 @@ fn a_client_that_goes_takes_its_ops_along() -> Result<()> {
         wait_for_instances(&cluster, "worker:1", 0).with_context(|| cluster.report())?;
         let next = client(&cluster, "next", &["call", "count", "worker:1"])?.wait(PATIENCE)?;
         assert_eq!(next.code, 0, "{}{}", next.output, cluster.report());
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_of_a_client_stays_on_its_servers() -> Result<()> {
+    let cluster = servers(2).start()?;
+    let outcome = client(&cluster, "client", &["call", "remember:7", "worker:0", "worker:1"])?.wait(PATIENCE)?;
+    assert_eq!(outcome.code, 0, "{}{}", outcome.output, cluster.report());
+    for task in ["worker:0", "worker:1"] {
+        let empty = |status: &Value, what: &str| status[what].as_array().is_some_and(Vec::is_empty);
+        let is_empty =
+            || status(&cluster, task).is_ok_and(|status| empty(&status, "sessions") && empty(&status, "variables"));
+        wait_until(&format!("{task} has neither sessions nor variables"), PATIENCE, is_empty)?;
     }
     Ok(())
 }

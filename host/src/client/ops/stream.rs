@@ -15,6 +15,7 @@ use crate::wire::v1::ops_client::OpsClient;
 use crate::wire::v1::{self, call_request, call_response};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
@@ -314,6 +315,7 @@ impl Calls<'_> {
         let mut say = |kind| self.urgent.push_back(message(kind));
         match command {
             Command::Start { number, call, slot } => {
+                slot.sent.store(true, Ordering::Relaxed);
                 self.slots.insert(number, Slotted { slot, taken: false, begun: false });
                 self.outgoing.push_back(Beginning { number, messages: begin(number, call) });
             }

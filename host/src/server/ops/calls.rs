@@ -276,7 +276,7 @@ impl Serving {
     /// The error of an op for which there is no room.
     fn refused(&self, op: &str, error: &Error) -> Error {
         let names = std::iter::once(op.to_owned()).chain(error.names.iter().cloned());
-        op_failed(error.code, self.task, op, &format!("is refused: {}", error.message)).with_names(names)
+        op_failed(error.code, self.task, op, &format!("was refused: {}", error.message)).with_names(names)
     }
 
     fn chunk(&mut self, chunk: v1::Chunk) -> Result<()> {

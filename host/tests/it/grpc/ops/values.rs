@@ -106,7 +106,7 @@ async fn held_bytes_are_bounded_and_free_again() {
     let run = tasks.run(1);
     let full = |error: &Error| {
         assert_eq!(error.code, ErrorCode::ResourceExhausted, "{error}");
-        assert!(error.message.starts_with("op `bytes` on worker:0 is refused: worker:0 holds"), "{error}");
+        assert!(error.message.starts_with("op `bytes` on worker:0 was refused: worker:0 holds"), "{error}");
         assert!(error.names.iter().any(|name| name == "--max-tensor"), "{error:?}");
     };
     let mut kept = Vec::new();
