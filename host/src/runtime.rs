@@ -53,7 +53,7 @@ mod state;
 mod store;
 mod summary;
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_support;
 #[cfg(test)]
 mod tests;
 mod ticker;

@@ -20,11 +20,11 @@ use crate::sync::lock;
 use crate::tensor::Tensor;
 use crate::variables::{Spare, Store};
 use bytes::Bytes;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc, oneshot, watch};
+use tokio::sync::{Notify, OwnedMutexGuard, OwnedSemaphorePermit, Semaphore, oneshot, watch};
 use tracing::{debug, warn};
 
 /// Most instances at once, over all callers: each may take `--max-memory`.
@@ -72,7 +72,7 @@ struct Inner {
     fetcher: Fetcher,
     components: Mutex<Components>,
     /// One compiles at a time: it takes all cores as it is.
-    compiling: tokio::sync::Mutex<Option<Engine>>,
+    compiling: Arc<tokio::sync::Mutex<Option<Engine>>>,
     instances: Arc<Semaphore>,
 }
 
@@ -135,14 +135,30 @@ impl Ops {
             fetcher,
             options,
             components: Mutex::default(),
-            compiling: tokio::sync::Mutex::default(),
+            compiling: Arc::default(),
             instances: Arc::new(Semaphore::new(INSTANCES_MAX)),
         }))
     }
 
-    async fn compile(&self, module: [u8; 32], component: Bytes) -> Result<()> {
-        let Inner { options, compiling, components, .. } = &*self.0;
-        let mut engine = compiling.lock().await;
+    /// Compiles a component in its turn. What has begun goes on when it is dropped, and nothing else begins meanwhile: a thread
+    /// that compiles can't be ended.
+    async fn compile_in_turn(&self, module: [u8; 32], component: Bytes) -> Result<()> {
+        let engine = self.0.compiling.clone().lock_owned().await;
+        let ops = self.clone();
+        let compiled = tokio::spawn(async move { ops.compile(engine, module, component).await });
+        compiled.await.unwrap_or_else(|error| {
+            let message = format!("{} could not compile the component: {error}", self.0.options.task);
+            Err(Error::new(ErrorCode::Internal, message).with_tasks([self.0.options.task]))
+        })
+    }
+
+    async fn compile(
+        &self,
+        mut engine: OwnedMutexGuard<Option<Engine>>,
+        module: [u8; 32],
+        component: Bytes,
+    ) -> Result<()> {
+        let Inner { options, components, .. } = &*self.0;
         // Somebody else may have brought it meanwhile.
         if lock(components).used(&module).is_some() {
             return Ok(());
@@ -184,7 +200,7 @@ impl OpHost for Ops {
     }
 
     fn load(&self, module: [u8; 32], component: Bytes) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.compile(module, component))
+        Box::pin(self.compile_in_turn(module, component))
     }
 
     fn fetch(&self, caller: Caller, value: RemoteValue) -> BoxFuture<'static, Result<Tensor>> {
@@ -206,15 +222,29 @@ impl OpHost for Ops {
             let message = format!("{task} runs {INSTANCES_MAX} instances of ops already, for as many runs");
             Error::new(ErrorCode::ResourceExhausted, message).with_tasks([task])
         })?;
-        let (jobs, queue) = mpsc::unbounded_channel();
+        let queue = Arc::new(Queue::default());
         let instance = Running { options: options.clone(), opening, module, _held: held, _room: room, until_gone };
-        options.guests.spawn(instance.serve(queue));
-        Ok(Arc::new(Queue(jobs)))
+        options.guests.spawn(instance.serve(Server(queue.clone())));
+        Ok(Arc::new(Callers(queue)))
     }
 }
 
-/// The end of an instance's queue that callers have; the instance ends with it.
-struct Queue(mpsc::UnboundedSender<Work>);
+/// Calls that wait for an instance, by the order in which they came.
+#[derive(Default)]
+struct Queue {
+    state: Mutex<Waiting>,
+    /// Something has come, or nothing will any more.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct Waiting {
+    calls: BTreeMap<u64, Work>,
+    /// Of the last call.
+    last: u64,
+    /// Nobody calls any more, or nobody serves.
+    closed: bool,
+}
 
 /// A call that waits. Its caller is gone when the reply is closed.
 struct Work {
@@ -223,17 +253,80 @@ struct Work {
     reply: oneshot::Sender<Result<Vec<Tensor>>>,
 }
 
-impl OpInstance for Queue {
+/// The end of the queue that callers have; the instance ends with it.
+struct Callers(Arc<Queue>);
+
+impl Drop for Callers {
+    fn drop(&mut self) {
+        lock(&self.0.state).closed = true;
+        self.0.changed.notify_one();
+    }
+}
+
+/// The end that the instance has.
+struct Server(Arc<Queue>);
+
+impl Server {
+    /// The next call; none once nobody can call any more.
+    async fn next(&self) -> Option<Work> {
+        loop {
+            {
+                let mut state = lock(&self.0.state);
+                if let Some((_, work)) = state.calls.pop_first() {
+                    return Some(work);
+                }
+                if state.closed {
+                    return None;
+                }
+            }
+            self.0.changed.notified().await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.closed = true;
+        let calls = std::mem::take(&mut state.calls);
+        drop(state);
+        drop(calls);
+    }
+}
+
+/// A call's place in the queue. Dropping it takes the call out, with the inputs that it holds.
+struct Place {
+    queue: Arc<Queue>,
+    number: u64,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let work = lock(&self.queue.state).calls.remove(&self.number);
+        drop(work);
+    }
+}
+
+impl OpInstance for Callers {
     fn call(
         &self,
         op: String,
         inputs: BoxFuture<'static, Result<Vec<Tensor>>>,
     ) -> BoxFuture<'static, Result<Vec<Tensor>>> {
         let (reply, answer) = oneshot::channel();
-        let sent = self.0.send(Work { op, inputs, reply });
+        let place = {
+            let mut state = lock(&self.0.state);
+            state.last += 1;
+            let number = state.last;
+            if !state.closed {
+                state.calls.insert(number, Work { op, inputs, reply });
+            }
+            Place { queue: self.0.clone(), number }
+        };
+        self.0.changed.notify_one();
         Box::pin(async move {
+            let _place = place;
             let gone = || Error::new(ErrorCode::Cancelled, "the instance that runs ops is being ended");
-            sent.map_err(|_| gone())?;
             answer.await.unwrap_or_else(|_| Err(gone()))
         })
     }
@@ -252,12 +345,12 @@ struct Running {
 
 impl Running {
     /// Runs what comes, in order, until nobody can send any more.
-    async fn serve(self, mut queue: mpsc::UnboundedReceiver<Work>) {
+    async fn serve(self, queue: Server) {
         let task = self.options.task;
         let (peers, handles, _interrupt) = self.handles();
         let guest = GuestOptions { args: self.opening.args.clone(), ..self.options.guest.clone() };
         let mut guest = self.module.open_ops(guest, handles);
-        while let Some(Work { op, inputs, mut reply }) = queue.recv().await {
+        while let Some(Work { op, inputs, mut reply }) = queue.next().await {
             let work = async {
                 let guest = guest.as_mut().map_err(|error| error.clone())?;
                 let inputs = inputs.await?;
@@ -369,3 +462,6 @@ struct NoSummary;
 impl Summary for NoSummary {
     fn scalar(&self, _tag: &str, _step: u64, _value: f64) {}
 }
+
+#[cfg(test)]
+mod tests;
