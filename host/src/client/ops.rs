@@ -76,7 +76,7 @@ impl RemoteOps {
         if let Some(timeout) = timeout {
             self.0.peers.runtime().spawn(self.clone().end_late(number, slot.clone(), timeout));
         }
-        Ok(Box::new(RemoteOp { ops: self.clone(), number, slot }))
+        Ok(Box::new(RemoteOp { ops: self.clone(), number, slot, cancelled: AtomicBool::new(false) }))
     }
 
     /// Ends a call that its task hasn't ended in time: it can't be reached, or it is stuck.
@@ -182,6 +182,8 @@ struct RemoteOp {
     ops: RemoteOps,
     number: u64,
     slot: Arc<Slot>,
+    /// Once is enough, however often a guest asks: each would be a message that waits.
+    cancelled: AtomicBool,
 }
 
 impl StartedOp for RemoteOp {
@@ -254,7 +256,7 @@ impl StartedOp for RemoteOp {
     }
 
     fn cancel(&self) {
-        if matches!(*lock(&self.slot.state), SlotState::Running) {
+        if matches!(*lock(&self.slot.state), SlotState::Running) && !self.cancelled.swap(true, Ordering::Relaxed) {
             self.ops.send(Command::Cancel { number: self.number });
         }
     }
@@ -277,4 +279,42 @@ impl Drop for RemoteOp {
 fn taken(slot: &Slot) -> Error {
     let message = format!("the results of op `{}` on {} were taken already", crate::text::shown(&slot.op), slot.task);
     Error::new(ErrorCode::FailedPrecondition, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::channel::{Connections, PeersOptions};
+    use crate::cluster::{ClusterSpec, TaskType};
+    use crate::ids::{Caller, RunId};
+    use tokio::runtime::Handle;
+
+    /// Aim: a guest that asks again and again for an end makes no more than one message. Method: a stream that nobody serves.
+    #[tokio::test]
+    async fn a_call_is_cancelled_once() {
+        let worker = Task::new(TaskType::Worker, 0);
+        let peers = Peers::new(PeersOptions {
+            cluster: ClusterSpec::new().with_job(TaskType::Worker, ["127.0.0.1:1"]),
+            caller: Caller { container: "default".into(), task: None, run_id: RunId(1), attempt: None },
+            client_use: None,
+            connections: Connections::default(),
+            runtime: Handle::current(),
+            connect_timeout: Duration::from_secs(60),
+            rejoin_timeout: Duration::from_secs(60),
+        });
+        let component = Component { digest: [0; 32], bytes: Bytes::new(), args: Vec::new(), tensor_bytes_max: 1 << 20 };
+        let ops = RemoteOps::new(peers, worker, Arc::new(component));
+        let (sender, mut commands) = mpsc::unbounded_channel();
+        *lock(&ops.0.commands) = Some(sender);
+        let call = OpCall { op: "spin".to_owned(), inputs: Vec::new(), timeout: None };
+        let started = ops.start(call).expect("it is well formed");
+        (0..3).for_each(|_| started.cancel());
+        drop(started);
+        let told = || commands.try_recv().ok();
+        let told: Vec<_> = std::iter::from_fn(told).collect();
+        assert!(
+            matches!(told[..], [Command::Start { .. }, Command::Cancel { number: 1 }, Command::GiveUp { number: 1 }]),
+            "{told:?}"
+        );
+    }
 }

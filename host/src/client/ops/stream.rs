@@ -20,6 +20,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
+/// Messages about calls that wait to be sent: more than a run has calls in flight and values to release at any time.
+const URGENT_MAX: usize = 1 << 16;
+
 /// Messages that wait for the connection.
 const QUEUED: usize = 4;
 
@@ -374,6 +377,11 @@ impl Calls<'_> {
 
     fn result(&mut self, result: v1::CallResult) -> Result<()> {
         let v1::CallResult { call, code, detail, message: text, tensor, with_data } = result;
+        // Each may need an answer, and what waits to be sent must not grow by what a task likes to tell.
+        if self.urgent.len() >= URGENT_MAX {
+            let message = format!("{} sends results and reads no answers to them", self.task);
+            return Err(Error::new(ErrorCode::Internal, message));
+        }
         if code != 0 {
             let error = error_from_wire(
                 Code::from_i32(i32::try_from(code).unwrap_or(i32::MAX)),
