@@ -91,6 +91,7 @@ impl Put {
             None => false,
         };
         if !here {
+            let _turn = self.run.turn_to_put().await;
             let _room = self.puts.acquire().await.map_err(|_| gone())?;
             answers
                 .send(Ok(answer(v1::PutModuleResponse { wanted: true, ..Default::default() })))

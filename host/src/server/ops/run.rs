@@ -25,7 +25,11 @@ pub(super) struct Runs(Arc<Mutex<HashMap<Key, Arc<Run>>>>);
 
 /// What one run has here.
 #[derive(Default)]
-pub(super) struct Run(Mutex<State>);
+pub(super) struct Run {
+    state: Mutex<State>,
+    /// Held by the one component of the run that is on its way.
+    putting: tokio::sync::Mutex<()>,
+}
 
 #[derive(Default)]
 struct State {
@@ -65,14 +69,14 @@ impl Runs {
     /// Instances that the run of a session has here.
     pub(super) fn instances(&self, caller: &Caller) -> u32 {
         let run = lock(&self.0).get(&key(caller)).cloned();
-        run.map_or(0, |run| u32::from(lock(&run.0).instance.is_some()))
+        run.map_or(0, |run| u32::from(lock(&run.state).instance.is_some()))
     }
 
     /// Drops what the run has here, since its session has ended.
     pub(super) fn end(&self, caller: &Caller) {
         let run = lock(&self.0).remove(&key(caller));
         if let Some(run) = run {
-            let state = std::mem::replace(&mut *lock(&run.0), State { ended: true, ..State::default() });
+            let state = std::mem::replace(&mut *lock(&run.state), State { ended: true, ..State::default() });
             // Instances end on the thread that drops them, without the lock.
             drop(state);
         }
@@ -80,16 +84,21 @@ impl Runs {
 }
 
 impl Run {
+    /// Waits until no other component of the run is on its way: one run that stalls takes one place.
+    pub(super) async fn turn_to_put(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.putting.lock().await
+    }
+
     /// Notes that the run has shown to have a component.
     pub(super) fn has_put(&self, module: [u8; 32]) {
-        lock(&self.0).put.insert(module);
+        lock(&self.state).put.insert(module);
     }
 
     /// Begins a stream of calls, which ends the one before: its connection may be broken without anybody having noticed, and
     /// what it had begun would hold up what comes now. The token ends this one.
     pub(super) fn stream(&self) -> CancellationToken {
         let stream = CancellationToken::new();
-        std::mem::replace(&mut lock(&self.0).stream, stream.clone()).cancel();
+        std::mem::replace(&mut lock(&self.state).stream, stream.clone()).cancel();
         stream
     }
 
@@ -99,7 +108,7 @@ impl Run {
         opening: OpOpening,
         open: impl FnOnce(OpOpening) -> Result<Arc<dyn OpInstance>>,
     ) -> Result<Arc<dyn OpInstance>> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if !state.put.contains(&opening.module) {
             let message = "the component was not put in this session: its ops can't be called";
             return Err(Error::new(ErrorCode::NotFound, message).with_names(["module"]));
@@ -121,7 +130,7 @@ impl Run {
     /// # Errors
     /// `resource-exhausted`, naming the flag.
     pub(super) fn hold(&self, task: Task, bytes: u64, tensor_bytes_max: u64) -> Result<()> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let max = tensor_bytes_max.saturating_mul(HELD_TENSORS_MAX);
         let held = state.held_bytes.saturating_add(bytes);
         if held > max {
@@ -140,7 +149,7 @@ impl Run {
 
     /// Gives room back.
     pub(super) fn give_back(&self, bytes: u64) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         state.held_bytes = state.held_bytes.saturating_sub(bytes);
     }
 
@@ -149,7 +158,7 @@ impl Run {
     /// # Errors
     /// `resource-exhausted`: too many are kept.
     pub(super) fn keep(&self, task: Task, call: u64, results: Vec<Tensor>) -> Result<()> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         if state.ended {
             return Ok(());
         }
@@ -168,12 +177,12 @@ impl Run {
 
     /// Whether something of the call is kept.
     pub(super) fn keeps(&self, call: u64) -> bool {
-        lock(&self.0).kept.contains_key(&call)
+        lock(&self.state).kept.contains_key(&call)
     }
 
     /// Hands all results of a call out; their room is for the caller to give back. None: they aren't all here.
     pub(super) fn take(&self, call: u64) -> Option<Vec<Tensor>> {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let results = state.kept.get(&call)?.iter().cloned().collect::<Option<Vec<_>>>()?;
         state.forget(call);
         Some(results)
@@ -181,7 +190,7 @@ impl Run {
 
     /// Drops results of a call, all where none is named. One that isn't there is no fault.
     pub(super) fn release(&self, call: u64, results: &[u32]) {
-        let mut state = lock(&self.0);
+        let mut state = lock(&self.state);
         let Some(kept) = state.kept.get_mut(&call) else { return };
         let mut released = Vec::new();
         if results.is_empty() {
@@ -205,7 +214,7 @@ impl Run {
             let message = format!("{task} was started anew, and has lost the result of call {}", value.call);
             return Err(Error::new(ErrorCode::PeerRestarted, message).with_tasks([task]));
         }
-        let state = lock(&self.0);
+        let state = lock(&self.state);
         let kept = state.kept.get(&value.call).and_then(|results| results.get(value.result as usize)?.clone());
         let kept = kept.filter(|_| value.task == task).ok_or_else(|| {
             let message = format!("{task} keeps no result {} of call {}", value.result, value.call);

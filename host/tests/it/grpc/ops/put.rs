@@ -178,16 +178,16 @@ async fn puts_that_stall_go_with_their_session() {
     let tasks = Tasks::start();
     let addr = tasks.servers[&A].addr;
     let guard = &tasks.servers[&A].guard;
-    let stalled = guard.sessions().open(&caller(1)).expect("there is room");
-    let _lease = guard.sessions().open(&caller(2)).expect("there is room");
+    let stalled: Vec<_> = (1..=4).map(|run| guard.sessions().open(&caller(run)).expect("there is room")).collect();
+    let _lease = guard.sessions().open(&caller(5)).expect("there is room");
     let mut puts = Vec::new();
-    for _ in 0..4 {
-        let mut put = Putting::begin(addr, &sha256(COMPONENT), 100).await.expect("it begins");
+    for run in 1..=4 {
+        let mut put = Putting::begin_for(addr, run, &sha256(COMPONENT), 100).await.expect("it begins");
         assert!(put.prove(b"").await.expect("it is answered").wanted);
         puts.push(put);
     }
-    let waits = tokio::spawn(put_whole(addr, 2, COMPONENT));
-    stalled.close();
+    let waits = tokio::spawn(put_whole(addr, 5, COMPONENT));
+    stalled.into_iter().for_each(dchost::server::session::Lease::close);
     assert_eq!(within(waits).await.expect("no panic"), Ok(true));
     for mut put in puts {
         assert_eq!(put.answer().await.expect_err("its session has ended").code, ErrorCode::Cancelled);
@@ -204,5 +204,24 @@ async fn runs_that_bring_components_at_once_are_all_served() {
         assert_eq!(take(&*started).await, Ok(vec![number(1)]));
     }
     assert_eq!(Seen::count(&tasks.seen(A).opened), 16);
+    tasks.stop().await;
+}
+
+/// Aim: one run can't keep the others' components out. Method: more puts of one run than may come at once stall.
+#[tokio::test]
+async fn puts_of_one_run_that_stall_hold_nobody_else_up() {
+    let tasks = Tasks::start();
+    let addr = tasks.servers[&A].addr;
+    let guard = &tasks.servers[&A].guard;
+    let _leases = [1, 2].map(|run| guard.sessions().open(&caller(run)).expect("there is room"));
+    let mut stalls = Putting::begin(addr, &sha256(COMPONENT), 100).await.expect("it begins");
+    assert!(stalls.prove(b"").await.expect("it is its turn").wanted);
+    let mut wait = Vec::new();
+    for _ in 0..5 {
+        let put = Putting::begin(addr, &sha256(COMPONENT), 100).await.expect("it begins");
+        put.send(Kind::Proof(Bytes::from_static(&[0; 32]))).await;
+        wait.push(put);
+    }
+    assert_eq!(within(put_whole(addr, 2, COMPONENT)).await, Ok(true));
     tasks.stop().await;
 }
