@@ -314,14 +314,16 @@ impl Lifetime {
             row.end = Some(report.clone());
         }
         let event = LeaderEvent::Task { task, state: TaskState::Ended, message: report.message.clone() };
+        // First what the end means for the job: who hears that the chief has ended, and fails over it, knows then that it had
+        // failed.
+        if first && task.job != TaskType::Evaluator {
+            self.ended(now, task, &report, &mut effects);
+        }
         if first && task == self.options.leader {
             // Who waits for what the chief initializes has to know.
             self.broadcast(event, &mut effects);
         } else {
             effects.push(Effect::Send { connection, event });
-        }
-        if first && task.job != TaskType::Evaluator {
-            self.ended(now, task, &report, &mut effects);
         }
         self.advance(now, &mut effects);
         effects

@@ -246,11 +246,6 @@ impl Sibling {
             return;
         }
         let interrupted = seat.interrupt.borrow().is_some();
-        if is_chief {
-            let text = format!("the run of {task}, which initializes variables, has ended");
-            let error = Error::new(ErrorCode::Uninitialized, text).with_tasks([task]);
-            self.shared.chief_ended.send_replace(Some(error));
-        }
         if !report.ok && !interrupted && !state.training_ended {
             let cause = Cause { task, exit_code: report.exit_code, message: report.message };
             let answers = state.barriers.failed(task, peer_failed(&cause));
@@ -269,6 +264,12 @@ impl Sibling {
                 state.training_ended = true;
                 state.grace_until = now.checked_add(self.shared.evaluator_grace);
             }
+        }
+        // Last: who fails over it knows then whether the chief had.
+        if is_chief {
+            let text = format!("the run of {task}, which initializes variables, has ended");
+            let error = Error::new(ErrorCode::Uninitialized, text).with_tasks([task]);
+            self.shared.chief_ended.send_replace(Some(error));
         }
         self.shared.changed.notify_one();
     }

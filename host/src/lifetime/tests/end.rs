@@ -7,13 +7,13 @@ fn failed_run_ends_the_training_with_its_code() {
     let mut leader = Leader::attended(options());
     leader.end("worker:1", failed(3, "unreachable executed"));
     leader.check(expect![[r#"
-        0s worker:1 <- worker:1 Ended unreachable executed
         0s barriers: worker:1 peer-failed: worker:1 failed with exit code 3: unreachable executed
         0s worker:0 <- training ended: worker:1 3 (unreachable executed)
         0s worker:1 <- training ended: worker:1 3 (unreachable executed)
         0s worker:2 <- training ended: worker:1 3 (unreachable executed)
         0s ps:0 <- training ended: worker:1 3 (unreachable executed)
         0s barriers: peer-failed: worker:1 failed with exit code 3: unreachable executed
+        0s worker:1 <- worker:1 Ended unreachable executed
     "#]]);
     // The first cause stays.
     leader.end("worker:2", failed(1, "later"));
@@ -47,8 +47,8 @@ fn training_ends_when_every_runner_has_ended_and_the_leader_leaves_last() {
     leader.lines.clear();
     leader.end("worker:2", done());
     leader.check(expect![[r#"
-        50s worker:2 <- worker:2 Ended 
         50s barriers: worker:2 left: its run has ended
+        50s worker:2 <- worker:2 Ended 
         50s barriers: cancelled: the training has ended
         50s worker:0 <- training ended: well
         50s worker:2 <- training ended: well
@@ -184,21 +184,21 @@ fn task_that_left_does_not_end_the_training_but_the_leader_does() {
     leader.attend("worker:1", 98);
     assert!(!leader.lifetime.training_ended());
     leader.check(expect![[r#"
-        0s worker:1 <- worker:1 Ended SIGTERM
         0s barriers: worker:1 left: SIGTERM
+        0s worker:1 <- worker:1 Ended SIGTERM
         0s close #1
         0s #4 refused: aborted: an earlier process of worker:1 left this attempt, which goes on without it
     "#]]);
     leader.end("worker:0", leaving());
     leader.check(expect![[r#"
-        0s worker:0 <- worker:0 Ended SIGTERM
-        0s worker:2 <- worker:0 Ended SIGTERM
-        0s ps:0 <- worker:0 Ended SIGTERM
         0s barriers: worker:0 left: SIGTERM
         0s worker:0 <- training ended: worker:0 143 (worker:0 left: SIGTERM)
         0s worker:2 <- training ended: worker:0 143 (worker:0 left: SIGTERM)
         0s ps:0 <- training ended: worker:0 143 (worker:0 left: SIGTERM)
         0s barriers: peer-failed: worker:0 left: SIGTERM
+        0s worker:0 <- worker:0 Ended SIGTERM
+        0s worker:2 <- worker:0 Ended SIGTERM
+        0s ps:0 <- worker:0 Ended SIGTERM
     "#]]);
 }
 

@@ -236,9 +236,9 @@ fn joined_worker_of_an_in_graph_job_needs_no_module() {
     leader.check(expect![[r#"
         0s worker:0 registered, ended false
         0s worker:1 registered, ended false
+        0s barriers: worker:0 left: its run has ended
         0s worker:0 <- worker:0 Ended 
         0s worker:1 <- worker:0 Ended 
-        0s barriers: worker:0 left: its run has ended
         0s barriers: cancelled: the training has ended
         0s worker:0 <- training ended: well
         0s worker:1 <- training ended: well
