@@ -157,18 +157,17 @@ fn successes(reports: &[Report]) -> usize {
     reports.iter().flat_map(|report| &report.runs).filter(|run| run.outcome.exit == Exit::Done).count()
 }
 
-/// The driver reads the three values and adds them itself: TensorFlow adds them on `worker:0`, which takes an op there, and
-/// ops on other tasks aren't served.
+/// The op that adds the new values runs on `worker:0`, as TensorFlow's `add_n` does.
 #[test]
 fn s1_in_graph_split_client() {
     let lines = Lines::default();
     let mut cluster = Cluster::bind(&[(WORKER, 3), (PS, 2)]);
     let client = split_client(&cluster.spec, Replication::InGraph);
     let client = client.loaded_module(&load(in_graph())).consoles(lines.consoles());
-    let server = |_, builder: CoordinatorBuilder| builder.mode(Mode::SplitClient);
+    let server = |_, builder: CoordinatorBuilder| builder.mode(Mode::SplitClient).consoles(lines.consoles());
     let reports = run_job(&mut cluster, Replication::InGraph, server, vec![client], 1);
     done(&reports[0]);
-    assert_eq!(lines.sorted(), ["- sum=33"], "1: 33.0 is computed");
+    assert_eq!(lines.sorted(), ["- sum=33", "worker:0 adds"], "1: 33.0 is computed, on worker:0");
     assert_eq!(successes(&reports), 1, "2: it ran and succeeded exactly once");
 }
 
@@ -256,7 +255,7 @@ fn s7_contexts_in_graph_with_evaluator_split_client() {
     assert_eq!(entries[&Some(EVALUATOR)][&0], entry("fake_evaluator", 3, true, false), "35");
 }
 
-/// The driver adds the values itself, as in [`s1_in_graph_split_client`].
+/// The op runs on `worker:0`, as in [`s1_in_graph_split_client`]: on the driver's own task.
 #[test]
 fn i1_in_graph_independent_workers() {
     let lines = Lines::default();
@@ -268,7 +267,7 @@ fn i1_in_graph_independent_workers() {
     // Where TensorFlow's joined workers stay for ever, dchost's leave with the job: all three end.
     let reports = run_job(&mut cluster, Replication::InGraph, worker, Vec::new(), 3);
     reports.iter().for_each(done);
-    assert_eq!(lines.sorted(), ["- sum=33"], "36: 33.0 is computed");
+    assert_eq!(lines.sorted(), ["- sum=33", "worker:0 adds"], "36: 33.0 is computed, on worker:0");
     assert_eq!(successes(&reports), 1, "37: exactly one success");
 }
 

@@ -58,10 +58,9 @@ pub(crate) fn between_graph() -> Vec<u8> {
 }
 
 /// The in-graph worker function of TensorFlow's tests, of 3 workers: `x_i` begins at 10 on `worker:i`, `i` is added to it, and
-/// `sum=33` written. It adds the three itself: ops on other tasks, where TensorFlow adds them on `worker:0`, aren't served.
+/// the op `add-n`, started on `worker:0` with the three new values, adds them up and writes `adds`. Writes `sum=33`.
 pub(crate) fn in_graph() -> Vec<u8> {
-    guest(
-        r#"(data (i32.const 1024) "x0x1x2worker") (data (i32.const 1036) "sum=00")
+    let main = r#"(data (i32.const 1024) "x0x1x2worker") (data (i32.const 1036) "sum=00")
         ;; 10, 0, 1 and 2 as f32.
         (data (i32.const 1044) "\00\00\20\41\00\00\00\00\00\00\80\3f\00\00\00\40")
         (func $main (result i32)
@@ -81,11 +80,39 @@ pub(crate) fn in_graph() -> Vec<u8> {
           (if (call $failed) (then (return (i32.const 16))))
           (call $update (i32.const 1152) (i32.const 3) (i32.const 1) (i32.const 0) (i32.const 64))
           (if (call $failed) (then (return (i32.const 16))))
-          (call $digits (i32.const 1040) (i32.add (call $value (i32.const 0))
-            (i32.add (call $value (i32.const 1)) (call $value (i32.const 2)))))
+          ;; The new values are the op's inputs, each with the case `tensor` before it.
+          (local.set $i (i32.const 0))
+          (loop $next
+            (call $tensor (i32.add (i32.const 1308) (i32.mul (local.get $i) (i32.const 24))) (call $data (local.get $i)))
+            (local.set $i (i32.add (local.get $i) (i32.const 1)))
+            (br_if $next (i32.lt_u (local.get $i) (i32.const 3))))
+          (call $start (i32.const 1030) (i32.const 6) (i32.const 0) (i32.const 1380) (i32.const 5)
+            (i32.const 1304) (i32.const 3) (i32.const 0) (i64.const 0) (i32.const 64))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $get (i32.load (i32.const 68)) (i32.const 64))
+          (if (call $failed) (then (return (i32.const 16))))
+          (call $digits (i32.const 1040) (call $value (i32.const 0)))
           (call $say (i32.const 1036) (i32.const 6))
-          (i32.const 0))"#,
-    )
+          (i32.const 0))
+        ;; The list of one name, `add-n`, is at 1400; its element at 1408.
+        (data (i32.const 1380) "add-n") (data (i32.const 1388) "adds")
+        (data (i32.const 1400) "\80\05\00\00\01\00\00\00\64\05\00\00\05\00\00\00")
+        (func (export "list") (result i32) (i32.const 1400))
+        ;; One tensor at 1424, of the data at 1448; the result is at 1456.
+        (func (export "call") (param i32 i32) (param $inputs i32) (param $count i32) (result i32)
+          (call $say (i32.const 1388) (i32.const 4))
+          (f32.store (i32.const 1448) (f32.const 0))
+          (loop $next
+            (if (local.get $count) (then
+              (f32.store (i32.const 1448)
+                (f32.add (f32.load (i32.const 1448)) (f32.load (i32.load offset=12 (local.get $inputs)))))
+              (local.set $inputs (i32.add (local.get $inputs) (i32.const 20)))
+              (local.set $count (i32.sub (local.get $count) (i32.const 1)))
+              (br $next))))
+          (call $tensor (i32.const 1424) (i32.const 1448))
+          (i32.store (i32.const 1460) (i32.const 1424)) (i32.store (i32.const 1464) (i32.const 1))
+          (i32.const 1456))"#;
+    component(main, OP_ENTRY)
 }
 
 const TYPES: &str = r#"
@@ -102,13 +129,28 @@ const TENSOR_TYPES: &str = r#"
         (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
         (export "dtype" (type $dtype (eq $dtype')))
         (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
-        (export "tensor" (type $tensor (eq $tensor')))
-        (type $value' (record (field "tensor" $tensor) (field "version" u64)))
-        (export "value" (type $value (eq $value')))"#;
+        (export "tensor" (type $tensor (eq $tensor')))"#;
+
+/// Exports of a component with ops: its core code exports `list` and `call`.
+const OP_ENTRY: &str = r#"
+      (alias export $variables "tensor" (type $tensor))
+      (func $list (result (list string))
+        (canon lift (core func $main "list") (memory (core memory $libc "memory"))))
+      (func $call (param "name" string) (param "inputs" (list $tensor))
+        (result (result (list $tensor) (error string)))
+        (canon lift (core func $main "call") (memory (core memory $libc "memory"))
+          (realloc (core func $libc "realloc"))))
+      (instance $op-entry (export "list" (func $list)) (export "call" (func $call)))
+      (export "dchost:worker/op-entry@0.1.0" (instance $op-entry))"#;
 
 /// A component of core code that defines `$main`, whose result is the address of a `result<_, string>`: 0 for ok, 16 after
 /// `$failed`. Text and data may be placed from 1024 to 4095; results of calls are at 64.
 fn guest(main: &str) -> Vec<u8> {
+    component(main, "")
+}
+
+/// The component of [`guest`], with more exports.
+fn component(main: &str, exports: &str) -> Vec<u8> {
     let text = format!(
         r#"(component
       (import "dchost:worker/log@0.1.0" (instance $log
@@ -121,6 +163,8 @@ fn guest(main: &str) -> Vec<u8> {
         (export "wait-for-other-workers" (func (result (result (error $error)))))))
       (import "dchost:worker/variables@0.1.0" (instance $variables
         {TYPES} {TENSOR_TYPES}
+        (type $value' (record (field "tensor" $tensor) (field "version" u64)))
+        (export "value" (type $value (eq $value')))
         (type $placement' (variant (case "auto") (case "on" $task) (case "sharded")))
         (export "placement" (type $placement (eq $placement')))
         (export "variable" (type $variable (sub resource)))
@@ -144,6 +188,16 @@ fn guest(main: &str) -> Vec<u8> {
           (result (result (list $value) (error $error)))))
         (export "update" (func (param "changes" (list $change)) (param "want-values" bool)
           (param "consistency" $consistency) (result (result (list $value) (error $error)))))))
+      (import "dchost:worker/ops@0.1.0" (instance $ops
+        {TYPES} {TENSOR_TYPES}
+        (export "remote-value" (type $remote (sub resource)))
+        (type $input' (variant (case "tensor" $tensor) (case "remote" (borrow $remote))))
+        (export "input" (type $input (eq $input')))
+        (export "call" (type $call (sub resource)))
+        (export "start" (func (param "task" $task) (param "op" string) (param "inputs" (list $input))
+          (param "timeout" (option u64)) (result (result (own $call) (error $error)))))
+        (export "[method]call.get"
+          (func (param "self" (borrow $call)) (result (result (list $tensor) (error $error)))))))
       (core module $libc
         (memory (export "memory") 1)
         (global $top (mut i32) (i32.const 4096))
@@ -165,6 +219,10 @@ fn guest(main: &str) -> Vec<u8> {
         (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
       (core func $update (canon lower (func $variables "update")
         (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+      (core func $start (canon lower (func $ops "start")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+      (core func $get (canon lower (func $ops "[method]call.get")
+        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
       (core module $main
         (import "libc" "memory" (memory 1))
         (import "host" "log" (func $log (param i32 i32 i32)))
@@ -174,6 +232,8 @@ fn guest(main: &str) -> Vec<u8> {
         (import "host" "initialize" (func $initialize (param i32 i32 i32 i32)))
         (import "host" "read" (func $read (param i32 i32 i32 i64 i32 i64 i32 i32)))
         (import "host" "update" (func $update (param i32 i32 i32 i32 i32)))
+        (import "host" "start" (func $start (param i32 i32 i32 i32 i32 i32 i32 i32 i64 i32)))
+        (import "host" "get" (func $get (param i32 i32)))
         ;; Logs a text.
         (func $say (param $at i32) (param $length i32) (call $log (i32.const 2) (local.get $at) (local.get $length)))
         ;; Whether the result at 64 is an error; its message is then that of the result at 16.
@@ -202,10 +262,12 @@ fn guest(main: &str) -> Vec<u8> {
           (i32.store8 offset=4 (local.get $at) (local.get $kind))
           (call $tensor (i32.add (local.get $at) (i32.const 8)) (local.get $data))
           (i32.store8 offset=32 (local.get $at) (i32.const 0)))
-        ;; The value with this number in the result at 64, as a whole number.
+        ;; Where the value with this number in the result at 64 has its data.
+        (func $data (param $i i32) (result i32)
+          (i32.load offset=12 (i32.add (i32.load (i32.const 68)) (i32.mul (local.get $i) (i32.const 32)))))
+        ;; That value, as a whole number. Of an op's results only the first is found: they come without version.
         (func $value (param $i i32) (result i32)
-          (i32.trunc_f32_s (f32.load (i32.load offset=12
-            (i32.add (i32.load (i32.const 68)) (i32.mul (local.get $i) (i32.const 32)))))))
+          (i32.trunc_f32_s (f32.load (call $data (local.get $i)))))
         ;; Writes a number of two digits.
         (func $digits (param $at i32) (param $number i32)
           (i32.store8 (local.get $at) (i32.add (i32.const 48) (i32.div_u (local.get $number) (i32.const 10))))
@@ -215,12 +277,13 @@ fn guest(main: &str) -> Vec<u8> {
       (core instance $host
         (export "log" (func $log)) (export "is-chief" (func $is-chief)) (export "wait" (func $wait))
         (export "declare" (func $declare)) (export "initialize" (func $initialize))
-        (export "read" (func $read)) (export "update" (func $update)))
+        (export "read" (func $read)) (export "update" (func $update))
+        (export "start" (func $start)) (export "get" (func $get)))
       (core instance $main (instantiate $main (with "libc" (instance $libc)) (with "host" (instance $host))))
       (func $run (result (result (error string)))
         (canon lift (core func $main "run") (memory (core memory $libc "memory"))))
       (instance $entry (export "run" (func $run)))
-      (export "dchost:worker/entry@0.1.0" (instance $entry)))"#
+      (export "dchost:worker/entry@0.1.0" (instance $entry)){exports})"#
     );
     wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"))
 }
