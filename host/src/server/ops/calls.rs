@@ -3,7 +3,7 @@
 //! Two tasks: one reads requests and notes ends, the other writes answers, so that neither a slow reader of results nor a
 //! sender of large inputs keeps a cancel waiting. The end of the stream gives up what is under way; what was kept stays.
 
-use super::run::{Run, bytes_of};
+use super::run::{Room, Run, bytes_of};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, OpHost, OpInstance, RemoteValue};
@@ -58,7 +58,7 @@ pub(super) fn serve(options: Options) -> mpsc::Receiver<Answer> {
     answers.try_send(Ok(message(opened))).expect("the channel is new and has room");
     let (outgoing, written) = mpsc::unbounded_channel();
     let unwritten = watch::Sender::new(0);
-    tokio::spawn(write(written, answers, run.clone(), unwritten.clone()));
+    tokio::spawn(write(written, answers, unwritten.clone()));
     let (ended, ends) = mpsc::unbounded_channel();
     let serving = Serving {
         task,
@@ -80,8 +80,8 @@ pub(super) fn serve(options: Options) -> mpsc::Receiver<Answer> {
 
 /// What the writing task sends.
 enum Outgoing {
-    /// A call's end, with the bytes of its results where they are to be sent; `give_back` is the room that is free afterwards.
-    Result { result: v1::CallResult, tensors: Vec<Tensor>, give_back: u64 },
+    /// A call's end, with the bytes of its results where they are to be sent.
+    Result { result: v1::CallResult, tensors: Vec<Tensor> },
     /// The stream's end.
     Failed(Status),
 }
@@ -110,8 +110,8 @@ struct Under {
     cancel: CancellationToken,
     /// Its results are asked for.
     taken: bool,
-    /// Room that its inputs take.
-    bytes: u64,
+    /// What its inputs take.
+    _room: Room,
 }
 
 /// How a call ended.
@@ -172,10 +172,6 @@ impl Serving {
         if let Some(error) = failed {
             // The writer has gone only with the stream.
             let _ = outgoing.send(Outgoing::Failed(error.into()));
-        }
-        // Inputs of what was given up.
-        for under in self.calls.into_values() {
-            self.run.give_back(under.bytes);
         }
     }
 
@@ -238,12 +234,12 @@ impl Serving {
         });
         let admitted = self.admit(&op, bytes);
         let coming = match &admitted {
-            Ok(()) => Coming::Wanted(Gather::new(types)?),
+            Ok(_) => Coming::Wanted(Gather::new(types)?),
             Err(_) => Coming::Refused(ChunkOrder::new(&types)?),
         };
         match admitted {
-            Ok(()) => {
-                let under = Under { op: op.clone(), cancel: self.over.child_token(), taken: false, bytes };
+            Ok(room) => {
+                let under = Under { op: op.clone(), cancel: self.over.child_token(), taken: false, _room: room };
                 self.calls.insert(call, under);
             }
             Err(error) => self.answer(call, Err(error)),
@@ -253,7 +249,7 @@ impl Serving {
     }
 
     /// Whether there is room for another call with so many bytes of inputs; takes it.
-    fn admit(&self, op: &str, bytes: u64) -> Result<()> {
+    fn admit(&self, op: &str, bytes: u64) -> Result<Room> {
         let max = self.host.limits().tensor_bytes_max;
         let refuse =
             |what: &str, flag| Err(op_failed(ErrorCode::ResourceExhausted, self.task, op, what).with_names([op, flag]));
@@ -269,7 +265,7 @@ impl Serving {
     }
 
     /// Takes room for inputs or results of an op.
-    fn hold(&self, op: &str, bytes: u64) -> Result<()> {
+    fn hold(&self, op: &str, bytes: u64) -> Result<Room> {
         self.run.hold(self.task, bytes, self.host.limits().tensor_bytes_max).map_err(|error| self.refused(op, &error))
     }
 
@@ -359,7 +355,6 @@ impl Serving {
     /// Notes a call's end, and says so. Results that are small or asked for go with it.
     fn end(&mut self, End { call, result }: End) {
         let Some(under) = self.calls.remove(&call) else { return };
-        self.run.give_back(under.bytes);
         let max = self.host.limits().tensor_bytes_max;
         let results = result.and_then(|results| {
             let bytes = bytes_of(&results);
@@ -368,27 +363,19 @@ impl Serving {
                 let error = op_failed(ErrorCode::ResourceExhausted, self.task, &under.op, &what);
                 return Err(error.with_names([&*under.op, "--max-tensor"]));
             }
-            self.hold(&under.op, bytes)?;
-            if !under.taken
-                && let Err(error) = self.run.keep(self.task, call, results.clone())
-            {
-                self.run.give_back(bytes);
-                return Err(self.refused(&under.op, &error));
+            let results = self.hold(&under.op, bytes)?.hold(results);
+            if !under.taken {
+                let kept = self.run.keep(self.task, call, results.clone());
+                kept.map_err(|error| self.refused(&under.op, &error))?;
             }
             Ok(results)
         });
         match results {
             Err(error) => self.answer(call, Err(error)),
-            Ok(results) if under.taken => {
-                let bytes = bytes_of(&results);
-                self.send(call, Ok(&results), Some((results.clone(), bytes)));
+            Ok(results) if under.taken || bytes_of(&results) <= EAGER_BYTES_MAX => {
+                self.send(call, Ok(&results), Some(results.clone()));
             }
-            Ok(results) => {
-                let bytes = bytes_of(&results);
-                // They take room twice: here until they are released, and on their way.
-                let eager = bytes <= EAGER_BYTES_MAX && self.hold(&under.op, bytes).is_ok();
-                self.send(call, Ok(&results), eager.then(|| (results.clone(), bytes)));
-            }
+            Ok(results) => self.send(call, Ok(&results), None),
         }
     }
 
@@ -397,8 +384,7 @@ impl Serving {
         if let Some(under) = self.calls.get_mut(&call) {
             under.taken = true;
         } else if let Some(results) = self.run.take(call) {
-            let bytes = bytes_of(&results);
-            self.send(call, Ok(&results), Some((results.clone(), bytes)));
+            self.send(call, Ok(&results), Some(results.clone()));
         } else {
             let message = format!("{} has no results of call {call} to send", self.task);
             self.answer(call, Err(Error::new(ErrorCode::NotFound, message).with_tasks([self.task])));
@@ -410,7 +396,7 @@ impl Serving {
         self.send(call, result, None);
     }
 
-    fn send(&self, call: u64, result: Result<&[Tensor]>, data: Option<(Vec<Tensor>, u64)>) {
+    fn send(&self, call: u64, result: Result<&[Tensor]>, data: Option<Vec<Tensor>>) {
         let result = match result {
             Ok(results) => v1::CallResult {
                 call,
@@ -423,10 +409,9 @@ impl Serving {
                 v1::CallResult { call, code: code as u32, detail: Some(detail), message, ..Default::default() }
             }
         };
-        let (tensors, give_back) = data.unwrap_or_default();
         self.unwritten.send_modify(|count| *count += 1);
         // The writer has gone only with the stream.
-        let _ = self.outgoing.send(Outgoing::Result { result, tensors, give_back });
+        let _ = self.outgoing.send(Outgoing::Result { result, tensors: data.unwrap_or_default() });
     }
 }
 
@@ -444,7 +429,6 @@ async fn read(
 async fn write(
     mut outgoing: mpsc::UnboundedReceiver<Outgoing>,
     answers: mpsc::Sender<Answer>,
-    run: Arc<Run>,
     unwritten: watch::Sender<usize>,
 ) {
     while let Some(next) = outgoing.recv().await {
@@ -454,16 +438,15 @@ async fn write(
                 let _ = answers.send(Err(status)).await;
                 return;
             }
-            Outgoing::Result { result, tensors, give_back } => {
+            Outgoing::Result { result, tensors } => {
                 let kinds = std::iter::once(call_response::Kind::Result(result))
                     .chain(chunks(tensors).map(call_response::Kind::Chunk));
                 for kind in kinds {
                     if answers.send(Ok(message(kind))).await.is_err() {
-                        // Nobody reads any more: what is left only gives its room back.
-                        break;
+                        // Nobody reads any more.
+                        return;
                     }
                 }
-                run.give_back(give_back);
                 unwritten.send_modify(|count| *count -= 1);
             }
         }

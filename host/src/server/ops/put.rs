@@ -14,11 +14,15 @@ use rand::Rng as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Semaphore, mpsc};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
+use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Status, Streaming};
 
 /// How long a component may take to come: 64 MiB within it are half a mebibyte a second. Others wait for the room that it has.
 const PUT_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// How long its next bytes may take: who sends none doesn't keep the room for so long.
+const DATA_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Answers of one stream: a challenge, wanted, ready or an error.
 const ANSWERS_MAX: usize = 4;
@@ -97,45 +101,95 @@ impl Put {
                 .send(Ok(answer(v1::PutModuleResponse { wanted: true, ..Default::default() })))
                 .await
                 .map_err(|_| gone())?;
-            let late = |_| {
-                let message = format!(
-                    "the component did not come to {} within {} s: try again",
-                    self.task,
-                    PUT_TIMEOUT.as_secs()
-                );
-                Error::new(ErrorCode::DeadlineExceeded, message).with_tasks([self.task])
-            };
-            let component = timeout(PUT_TIMEOUT, self.receive(&mut requests)).await.map_err(late)??;
+            let component = receive(self.task, self.size, &mut requests).await?;
             self.host.load(self.module, component.into()).await?;
         }
         self.run.has_put(self.module);
         answers.send(Ok(answer(v1::PutModuleResponse { ready: true, ..Default::default() }))).await.map_err(|_| gone())
     }
-
-    async fn receive(&self, requests: &mut Streaming<v1::PutModuleRequest>) -> Result<Vec<u8>> {
-        let size = usize::try_from(self.size).unwrap_or(usize::MAX);
-        let mut component = Vec::new();
-        while component.len() < size {
-            match next(requests).await? {
-                Some(Kind::Data(data)) if !data.is_empty() && data.len() <= size - component.len() => {
-                    component.extend_from_slice(&data);
-                }
-                Some(Kind::Data(_)) => {
-                    let message = format!("more bytes of the component came than the {size} that its header says");
-                    return Err(Error::new(ErrorCode::InvalidArgument, message));
-                }
-                Some(_) | None => return Err(missing("data")),
-            }
-        }
-        Ok(component)
-    }
 }
 
-async fn next(requests: &mut Streaming<v1::PutModuleRequest>) -> Result<Option<Kind>> {
-    match requests.message().await {
+/// Reads the bytes of a component.
+///
+/// # Errors
+/// `deadline-exceeded` where they don't come in time; `invalid-argument` where others come.
+async fn receive(
+    task: Task,
+    size_bytes: u64,
+    requests: &mut (impl Stream<Item = Result<v1::PutModuleRequest, Status>> + Unpin),
+) -> Result<Vec<u8>> {
+    let size = usize::try_from(size_bytes).unwrap_or(usize::MAX);
+    let mut component = Vec::new();
+    let all_by = Instant::now() + PUT_TIMEOUT;
+    while component.len() < size {
+        let by = all_by.min(Instant::now() + DATA_TIMEOUT);
+        let next = timeout_at(by, next(requests)).await.map_err(|_| {
+            let message = format!(
+                "{} of {size} bytes of the component came to {task}, and no more in time: try again",
+                component.len()
+            );
+            Error::new(ErrorCode::DeadlineExceeded, message).with_tasks([task])
+        });
+        match next?? {
+            Some(Kind::Data(data)) if !data.is_empty() && data.len() <= size - component.len() => {
+                component.extend_from_slice(&data);
+            }
+            Some(Kind::Data(_)) => {
+                let message = format!("more bytes of the component came than the {size} that its header says");
+                return Err(Error::new(ErrorCode::InvalidArgument, message));
+            }
+            Some(_) | None => return Err(missing("data")),
+        }
+    }
+    Ok(component)
+}
+
+async fn next(
+    requests: &mut (impl Stream<Item = Result<v1::PutModuleRequest, Status>> + Unpin),
+) -> Result<Option<Kind>> {
+    match requests.next().await.transpose() {
         Ok(message) => Ok(message.and_then(|message| message.kind)),
         Err(status) => {
             Err(Error::new(ErrorCode::Cancelled, format!("the caller's stream broke: {}", status.message())))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::TaskType;
+
+    const PS: Task = Task::new(TaskType::Ps, 0);
+
+    fn data(bytes: usize) -> Result<v1::PutModuleRequest, Status> {
+        Ok(v1::PutModuleRequest { kind: Some(Kind::Data(vec![0; bytes].into())) })
+    }
+
+    /// Aim: who says that it has a component, and then sends nothing or next to nothing, keeps no place from others.
+    #[tokio::test(start_paused = true)]
+    async fn bytes_that_do_not_come_are_not_waited_for() {
+        const SIZE: u64 = 8 << 20;
+        let began = Instant::now();
+        let mut silent = tokio_stream::iter([data(1)]).chain(tokio_stream::pending());
+        let error = receive(PS, SIZE, &mut silent).await.expect_err("nothing more comes");
+        assert_eq!((error.code, began.elapsed()), (ErrorCode::DeadlineExceeded, DATA_TIMEOUT));
+        assert!(error.message.contains("1 of 8388608 bytes"), "{error}");
+
+        let began = Instant::now();
+        let drip = async |()| {
+            tokio::time::sleep(DATA_TIMEOUT / 2).await;
+            data(1)
+        };
+        let mut drips = Box::pin(tokio_stream::iter(std::iter::repeat(())).then(drip));
+        let error = receive(PS, SIZE, &mut drips).await.expect_err("it takes for ever");
+        assert_eq!(error.code, ErrorCode::DeadlineExceeded);
+        assert_eq!(began.elapsed(), PUT_TIMEOUT);
+
+        let mut slow = Box::pin(tokio_stream::iter([(); 8]).then(async |()| {
+            tokio::time::sleep(DATA_TIMEOUT - Duration::from_millis(1)).await;
+            data(1 << 20)
+        }));
+        assert_eq!(receive(PS, SIZE, &mut slow).await.expect("a slow line is enough").len() as u64, SIZE);
     }
 }

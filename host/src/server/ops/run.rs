@@ -7,7 +7,9 @@ use crate::ids::{Caller, Incarnation, RunId};
 use crate::server::guard::Admitted;
 use crate::sync::lock;
 use crate::tensor::Tensor;
+use bytes::Bytes;
 use std::collections::{HashMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio_util::sync::CancellationToken;
 
@@ -29,6 +31,8 @@ pub(super) struct Run {
     state: Mutex<State>,
     /// Held by the one component of the run that is on its way.
     putting: tokio::sync::Mutex<()>,
+    /// Bytes of inputs that wait or are used, and of results that are here.
+    held_bytes: AtomicU64,
 }
 
 #[derive(Default)]
@@ -42,10 +46,49 @@ struct State {
     kept: HashMap<u64, Vec<Option<Tensor>>>,
     /// Calls and results in it, released ones too.
     kept_count: usize,
-    /// Bytes of inputs that wait or are used, and of results that are here.
-    held_bytes: u64,
     /// The session has ended: nothing is taken in any more.
     ended: bool,
+}
+
+/// Room for bytes of a run, given back when it is dropped.
+pub(super) struct Room {
+    run: Arc<Run>,
+    bytes: u64,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.run.held_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Room {
+    /// Makes results hold the room that was taken for them, each its own, until nobody has their bytes any more: whoever
+    /// releases results may still read them, or not read them, by another stream.
+    pub(super) fn hold(mut self, results: Vec<Tensor>) -> Vec<Tensor> {
+        let held = |Tensor { ty, data }| {
+            let bytes = data.len() as u64;
+            if bytes == 0 {
+                return Tensor { ty, data };
+            }
+            self.bytes = self.bytes.saturating_sub(bytes);
+            let room = Room { run: self.run.clone(), bytes };
+            Tensor { ty, data: Bytes::from_owner(Held { data, _room: room }) }
+        };
+        results.into_iter().map(held).collect()
+    }
+}
+
+/// Bytes with the room that they take.
+struct Held {
+    data: Bytes,
+    _room: Room,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.data
+    }
 }
 
 fn key(caller: &Caller) -> Key {
@@ -125,32 +168,23 @@ impl Run {
         Ok(instance)
     }
 
-    /// Takes room for so many bytes; they are given back by [`Run::give_back`].
+    /// Takes room for so many bytes.
     ///
     /// # Errors
     /// `resource-exhausted`, naming the flag.
-    pub(super) fn hold(&self, task: Task, bytes: u64, tensor_bytes_max: u64) -> Result<()> {
-        let mut state = lock(&self.state);
+    pub(super) fn hold(self: &Arc<Self>, task: Task, bytes: u64, tensor_bytes_max: u64) -> Result<Room> {
         let max = tensor_bytes_max.saturating_mul(HELD_TENSORS_MAX);
-        let held = state.held_bytes.saturating_add(bytes);
-        if held > max {
-            let message = format!(
-                "{task} holds {} bytes of inputs and results for this run, {bytes} more would be above {max} \
-                 ({HELD_TENSORS_MAX} times its --max-tensor): take or release some first",
-                state.held_bytes
-            );
-            return Err(Error::new(ErrorCode::ResourceExhausted, message)
-                .with_names(["--max-tensor"])
-                .with_tasks([task]));
+        let more = |held: u64| held.checked_add(bytes).filter(|&held| held <= max);
+        match self.held_bytes.try_update(Ordering::Relaxed, Ordering::Relaxed, more) {
+            Ok(_) => Ok(Room { run: self.clone(), bytes }),
+            Err(held) => {
+                let message = format!(
+                    "{task} holds {held} bytes of inputs and results for this run, {bytes} more would be above {max} \
+                     ({HELD_TENSORS_MAX} times its --max-tensor): take or release some first"
+                );
+                Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["--max-tensor"]).with_tasks([task]))
+            }
         }
-        state.held_bytes = held;
-        Ok(())
-    }
-
-    /// Gives room back.
-    pub(super) fn give_back(&self, bytes: u64) {
-        let mut state = lock(&self.state);
-        state.held_bytes = state.held_bytes.saturating_sub(bytes);
     }
 
     /// Keeps results, for whose bytes there is room already.
@@ -180,7 +214,7 @@ impl Run {
         lock(&self.state).kept.contains_key(&call)
     }
 
-    /// Hands all results of a call out; their room is for the caller to give back. None: they aren't all here.
+    /// Hands all results of a call out. None: they aren't all here.
     pub(super) fn take(&self, call: u64) -> Option<Vec<Tensor>> {
         let mut state = lock(&self.state);
         let results = state.kept.get(&call)?.iter().cloned().collect::<Option<Vec<_>>>()?;
@@ -192,17 +226,17 @@ impl Run {
     pub(super) fn release(&self, call: u64, results: &[u32]) {
         let mut state = lock(&self.state);
         let Some(kept) = state.kept.get_mut(&call) else { return };
-        let mut released = Vec::new();
         if results.is_empty() {
-            released.extend(kept.iter_mut().filter_map(Option::take));
-        } else {
-            released.extend(results.iter().filter_map(|&result| kept.get_mut(result as usize)?.take()));
+            kept.fill(None);
+        }
+        for &result in results {
+            if let Some(kept) = kept.get_mut(result as usize) {
+                *kept = None;
+            }
         }
         if kept.iter().all(Option::is_none) {
             state.forget(call);
         }
-        let bytes = bytes_of(&released);
-        state.held_bytes = state.held_bytes.saturating_sub(bytes);
     }
 
     /// A kept result.
