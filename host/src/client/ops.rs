@@ -76,7 +76,8 @@ impl RemoteOps {
         if let Some(timeout) = timeout {
             self.0.peers.runtime().spawn(self.clone().end_late(number, slot.clone(), timeout));
         }
-        Ok(Box::new(RemoteOp { ops: self.clone(), number, slot, cancelled: AtomicBool::new(false) }))
+        let (asked, cancelled) = (AtomicBool::new(false), AtomicBool::new(false));
+        Ok(Box::new(RemoteOp { ops: self.clone(), number, slot, asked, cancelled }))
     }
 
     /// Ends a call that its task hasn't ended in time: it can't be reached, or it is stuck.
@@ -182,7 +183,9 @@ struct RemoteOp {
     ops: RemoteOps,
     number: u64,
     slot: Arc<Slot>,
-    /// Once is enough, however often a guest asks: each would be a message that waits.
+    /// Whether its results were asked for: once is enough, however often a guest asks, since what is asked may wait long.
+    asked: AtomicBool,
+    /// Whether its end was asked for, likewise.
     cancelled: AtomicBool,
 }
 
@@ -194,7 +197,8 @@ impl StartedOp for RemoteOp {
     fn take(&self) -> BoxFuture<'static, Result<Vec<Tensor>>> {
         let (ops, number, slot) = (self.ops.clone(), self.number, self.slot.clone());
         // Asked for at once, so that they are on their way as soon as they are there.
-        if matches!(*lock(&slot.state), SlotState::Running | SlotState::Kept { .. }) {
+        let open = matches!(*lock(&slot.state), SlotState::Running | SlotState::Kept { .. });
+        if open && !self.asked.swap(true, Ordering::Relaxed) {
             ops.send(Command::Take { number });
         }
         Box::pin(async move {
@@ -256,7 +260,8 @@ impl StartedOp for RemoteOp {
     }
 
     fn cancel(&self) {
-        if matches!(*lock(&self.slot.state), SlotState::Running) && !self.cancelled.swap(true, Ordering::Relaxed) {
+        let running = matches!(*lock(&self.slot.state), SlotState::Running);
+        if running && !self.cancelled.swap(true, Ordering::Relaxed) {
             self.ops.send(Command::Cancel { number: self.number });
         }
     }

@@ -9,6 +9,7 @@ use crate::handles::{OpCall, OpInput};
 use crate::ids::Incarnation;
 use crate::ops::{OPERANDS_MAX, op_failed};
 use crate::tensor::{Tensor, TensorType};
+use crate::wire::ops::EAGER_BYTES_MAX;
 use crate::wire::status::{error_from_wire, from_status};
 use crate::wire::tensor::{ChunkOrder, Gather, chunks};
 use crate::wire::v1::ops_client::OpsClient;
@@ -20,11 +21,12 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-/// Messages about calls that wait to be sent: more than a run has calls in flight and values to release at any time.
-const URGENT_MAX: usize = 1 << 16;
-
 /// Messages that wait for the connection.
 const QUEUED: usize = 4;
+
+/// Results of calls that aren't there which do no harm: each may be answered, and what waits to be sent must not grow by what
+/// a task likes to tell.
+const STRANGE_RESULTS_MAX: u64 = 1024;
 
 /// What a run asks of the stream.
 #[derive(Debug)]
@@ -185,6 +187,8 @@ struct Calls<'a> {
     incarnation: Incarnation,
     slots: HashMap<u64, Slotted>,
     arriving: Option<Arriving>,
+    /// Results that the task may still tell of: one for each call that it knows, another one where they were asked for, and some.
+    results_due: u64,
     /// Messages about calls, which go before bytes.
     urgent: VecDeque<v1::CallRequest>,
     /// Beginnings of calls with their bytes, in order.
@@ -213,6 +217,7 @@ impl Calls<'_> {
             incarnation,
             slots: HashMap::new(),
             arriving: None,
+            results_due: STRANGE_RESULTS_MAX,
             urgent: VecDeque::new(),
             outgoing: VecDeque::new(),
         }
@@ -306,9 +311,11 @@ impl Calls<'_> {
 
     /// What was asked of a call before it began follows its beginning.
     fn begun(&mut self, number: u64) {
+        self.results_due += 1;
         if let Some(slotted) = self.slots.get_mut(&number) {
             slotted.begun = true;
             if slotted.taken {
+                self.results_due += 1;
                 self.urgent.push_back(message(call_request::Kind::Take(v1::Take { call: number })));
             }
         }
@@ -326,6 +333,7 @@ impl Calls<'_> {
                 let Some(slotted) = self.slots.get_mut(&number) else { return };
                 slotted.taken = true;
                 if slotted.begun {
+                    self.results_due += 1;
                     say(call_request::Kind::Take(v1::Take { call: number }));
                 }
             }
@@ -377,11 +385,9 @@ impl Calls<'_> {
 
     fn result(&mut self, result: v1::CallResult) -> Result<()> {
         let v1::CallResult { call, code, detail, message: text, tensor, with_data } = result;
-        // Each may need an answer, and what waits to be sent must not grow by what a task likes to tell.
-        if self.urgent.len() >= URGENT_MAX {
-            let message = format!("{} sends results and reads no answers to them", self.task);
-            return Err(Error::new(ErrorCode::Internal, message));
-        }
+        let strange = |what: &str| Error::new(ErrorCode::Internal, format!("{} answers calls with {what}", self.task));
+        let Some(due) = self.results_due.checked_sub(1) else { return Err(strange("more results than it has calls")) };
+        self.results_due = due;
         if code != 0 {
             let error = error_from_wire(
                 Code::from_i32(i32::try_from(code).unwrap_or(i32::MAX)),
@@ -416,6 +422,9 @@ impl Calls<'_> {
             self.slots.remove(&call);
         }
         let slotted = self.slots.get(&call);
+        if with_data && bytes > EAGER_BYTES_MAX && slotted.is_some_and(|slotted| !slotted.taken) {
+            return Err(strange(&format!("{bytes} bytes that were not asked for")));
+        }
         if with_data {
             let kept = slotted.is_none_or(|slotted| !slotted.taken);
             // Of a call that was given up they are passed over, and freed there.
