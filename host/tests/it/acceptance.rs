@@ -24,6 +24,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use tokio::task::JoinSet;
 
+mod later;
+
 const CHIEF: TaskType = TaskType::Chief;
 const EVALUATOR: TaskType = TaskType::Evaluator;
 const PS: TaskType = TaskType::Ps;

@@ -52,7 +52,7 @@ fn host() -> Ops {
 
 /// A component with the ops `count` (four bytes: how often it was called), `spin`, which never yields, and `trap`; `note` tells
 /// one such component from another.
-fn component(note: usize) -> Vec<u8> {
+pub(crate) fn component(note: usize) -> Vec<u8> {
     let text = format!(
         r#"(component
           (core module $main
@@ -99,7 +99,7 @@ fn component(note: usize) -> Vec<u8> {
     wat::parse_str(&text).expect("the text is good")
 }
 
-fn digest(bytes: &[u8]) -> [u8; 32] {
+pub(crate) fn digest(bytes: &[u8]) -> [u8; 32] {
     Sha256::digest(bytes).into()
 }
 

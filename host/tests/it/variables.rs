@@ -91,7 +91,7 @@ fn connect(addr: SocketAddr, run: u64) -> RemoteVariables {
     RemoteVariables::new(peers(addr, caller("default", WORKER, run)), PS)
 }
 
-fn u8s(name: &str, bytes: usize) -> VariableRef {
+pub(crate) fn u8s(name: &str, bytes: usize) -> VariableRef {
     VariableRef { name: name.into(), ty: TensorType::new(DType::U8, [bytes as u64]) }
 }
 
@@ -99,7 +99,7 @@ fn view<'a>(variable: &VariableRef, data: &'a [u8]) -> TensorView<'a> {
     TensorView { ty: variable.ty.clone(), data }
 }
 
-async fn initialize(variables: &dyn TaskVariables, variable: &VariableRef, data: &[u8]) -> Result<Vec<u64>> {
+pub(crate) async fn initialize(variables: &dyn TaskVariables, variable: &VariableRef, data: &[u8]) -> Result<Vec<u64>> {
     variables.initialize(vec![(variable.clone(), view(variable, data))], InitializeMode::Overwrite).await
 }
 
@@ -108,7 +108,7 @@ async fn push(variables: &dyn TaskVariables, variable: &VariableRef, kind: Updat
     variables.push(vec![change], true).await.map(|mut values| values.remove(0))
 }
 
-async fn pull(variables: &dyn TaskVariables, variable: &VariableRef) -> Result<Value> {
+pub(crate) async fn pull(variables: &dyn TaskVariables, variable: &VariableRef) -> Result<Value> {
     variables.pull(vec![variable.clone()]).await.map(|mut values| values.remove(0))
 }
 
