@@ -314,8 +314,7 @@ impl Lifetime {
             row.end = Some(report.clone());
         }
         let event = LeaderEvent::Task { task, state: TaskState::Ended, message: report.message.clone() };
-        // First what the end means for the job: who hears that the chief has ended, and fails over it, knows then that it had
-        // failed.
+        // First what it means for the job: who fails over the chief's end, told below, knows then that the chief had failed.
         if first && task.job != TaskType::Evaluator {
             self.ended(now, task, &report, &mut effects);
         }

@@ -223,7 +223,7 @@ impl OpHost for Ops {
             Error::new(ErrorCode::ResourceExhausted, message).with_tasks([task])
         })?;
         let queue = Arc::new(Queue::default());
-        let instance = Running { options: options.clone(), opening, module, _held: held, _room: room, until_gone };
+        let instance = Running { options: options.clone(), opening, module, held, room, until_gone };
         options.guests.spawn(instance.serve(Server(queue.clone())));
         Ok(Arc::new(Callers(queue)))
     }
@@ -338,8 +338,8 @@ struct Running {
     opening: OpOpening,
     module: Module,
     /// Keeps the component loaded.
-    _held: Arc<()>,
-    _room: OwnedSemaphorePermit,
+    held: Arc<()>,
+    room: OwnedSemaphorePermit,
     until_gone: Box<dyn Send + Sync>,
 }
 
@@ -367,6 +367,8 @@ impl Running {
             }
         }
         drop(guest);
+        // Whoever hears of the end finds its place free.
+        drop((self.held, self.room));
         drop(self.until_gone);
         // Its timers are of the control runtime, which may be shutting down: then this goes with it.
         self.options.control.spawn(async move { peers.close().await });
