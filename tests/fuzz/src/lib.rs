@@ -11,6 +11,7 @@
 
 pub mod fit;
 pub mod guest;
+pub mod ops;
 pub mod run;
 pub mod script;
 pub mod seeds;

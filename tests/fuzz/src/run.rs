@@ -1,5 +1,6 @@
 //! Runs a guest in a cluster without a network, on a clock that jumps, and checks how it ended.
 
+use crate::ops::FuzzOps;
 use crate::text::{check_block, check_line, show};
 use dchost::attend::{Mode, Replication};
 use dchost::cluster::{ClusterSpec, Task, TaskType};
@@ -53,6 +54,11 @@ pub fn runtime() -> Runtime {
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing")
+}
+
+/// A minute on the clock of [`runtime`].
+pub async fn pass_a_minute() {
+    tokio::time::sleep(Duration::from_secs(60)).await;
 }
 
 /// Runs the module and checks its end; none where it waited for what never comes, and was dropped.
@@ -129,6 +135,7 @@ fn handles(place: u8, store: &Store, interrupt: watch::Receiver<Option<Error>>) 
         context,
         job: Arc::new(FuzzJob),
         variables: Arc::new(variables),
+        ops: Arc::new(FuzzOps),
         console: Arc::new(Checked),
         summary: Arc::new(Checked),
         interrupt,

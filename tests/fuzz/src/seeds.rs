@@ -61,6 +61,21 @@ pub fn imports(guest: &Guest) -> Vec<(String, Vec<u8>)> {
         .call("pending.get", &[Last(2)])
         .call("drop pending", &[Last(3)]);
     seeds.push(("pending".to_owned(), pending.finish()));
+    for op in ["echo", "many", "late", "never", "fails"] {
+        let length = Number(op.len() as u64);
+        let start = [Slot(40), Number(6), ONE, Slot(41), length, NONE, NONE, NONE, NONE];
+        let script = Script::new(guest, 1)
+            .copy(40, b"worker")
+            .copy(41, op.as_bytes())
+            .call("ops.start", &start)
+            .call("call.subscribe", &[ONE])
+            .call("call.keep", &[ONE])
+            .call("ops.start", &start)
+            .call("call.cancel", &[ONE])
+            .call("call.get", &[ONE])
+            .call("drop call", &[ONE]);
+        seeds.push((format!("ops-{op}"), script.finish()));
+    }
     let texts = Script::new(guest, 0)
         .copy(40, b"\x1b]0;owned\x07\nworker:1: fake\r\xc2\x9b2J")
         .call("log.write", &[Number(2), Slot(40), Number(30)])

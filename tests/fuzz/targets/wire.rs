@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! input = part*        part = kind low high byte*        16 bits of length, then so many bytes
-//! kind  = 0x00..=0x7F  a call of rpc kind % 13; the bytes are its first message
+//! kind  = 0x00..=0x7F  a call of rpc kind % 14; the bytes are its first message
 //!       | 0x80..=0xBF  the next message of the last call
 //!       | 0xC0..=0xFF  a message of type kind % 8, converted and written again
 //! ```
@@ -30,6 +30,7 @@ use dchost::wire::header::Header;
 use dchost::wire::tensor::ChunkOrder;
 use dchost::wire::v1::{self, cluster_server::ClusterServer, ops_server::OpsServer};
 use dchost::wire::{attend, status};
+use dchost_fuzz::ops::FuzzOpHost;
 use dchost_fuzz::text::{check_block, show};
 use dchost_fuzz::{run, seeds};
 use http_body_util::{BodyExt as _, Full};
@@ -121,6 +122,7 @@ struct Server {
     guard: Guard,
     leader: LeaderPart,
     cluster: ClusterSpec,
+    ops: OpsService,
     stopping: CancellationToken,
     _session: Lease,
 }
@@ -157,7 +159,8 @@ impl Server {
         let leader = LeaderPart::new(handle, "default");
         let caller = Caller { container: "default".into(), task: Some(task), run_id: RUN, attempt: None };
         let session = guard.sessions().open(&caller).expect("the first session has room");
-        Server { store, guard, leader, cluster, stopping, _session: session }
+        let ops = OpsService::new(guard.clone(), Some(Arc::new(FuzzOpHost)));
+        Server { store, guard, leader, cluster, ops, stopping, _session: session }
     }
 
     async fn call(&self, rpc: Rpc, frames: Bytes) {
@@ -178,7 +181,7 @@ impl Server {
                 ClusterServer::new(service).call(request).await
             }
             Some("dchost.v1.Variables") => VariablesService::new(guard, store).into_server().call(request).await,
-            _ => OpsServer::new(OpsService::new(guard)).call(request).await,
+            _ => OpsServer::new(self.ops.clone()).call(request).await,
         };
         let Ok(response) = response;
         if let Some(status) = Status::from_header_map(response.headers()) {

@@ -1,5 +1,6 @@
 //! Seeds of the target `wire`: what tasks of a cluster send, in the form that the target reads.
 
+use bytes::Bytes;
 use dchost::server::guard::Rpc;
 use dchost::wire::v1;
 use prost::Message;
@@ -78,6 +79,7 @@ pub fn wire() -> Vec<(String, Vec<u8>)> {
                 call(Rpc::Drain, &v1::DrainRequest { header: Some(header(0)), ..Default::default() }),
             ],
         ),
+        ("ops", ops()),
         ("header", vec![part(0xC0, &header(1))]),
         ("variable", vec![part(0xC1, &variable)]),
         ("tensor", vec![part(0xC2, &v1::TensorHeader { dtype: v1::DType::F32.into(), shape: vec![2, 3] })]),
@@ -104,6 +106,42 @@ pub fn wire() -> Vec<(String, Vec<u8>)> {
     let bytes = [tensors.encode_length_delimited_to_vec(), chunk.encode_length_delimited_to_vec()].concat();
     seeds.push(("chunks", vec![bytes_part(0xC7, &bytes)]));
     seeds.into_iter().map(|(name, parts)| (name.to_owned(), parts.concat())).collect()
+}
+
+/// A run puts its component, starts ops, takes and drops what came of them, and fetches it.
+fn ops() -> Vec<Vec<u8>> {
+    use v1::call_request::Kind;
+    let digest = Bytes::from_static(b"\xba\x78\x16\xbf\x8f\x01\xcf\xea\x41\x41\x40\xde\x5d\xae\x22\x23\xb0\x03\x61\xa3\x96\x17\x7a\x9c\xb4\x10\xff\x61\xf2\x00\x15\xad");
+    let put = |kind| v1::PutModuleRequest { kind: Some(kind) };
+    let ask = |kind| v1::CallRequest { kind: Some(kind) };
+    let tensor = v1::TensorHeader { dtype: v1::DType::U8.into(), shape: vec![4] };
+    let value = v1::RemoteValue {
+        task: Some(v1::Task { job: "worker".to_owned(), index: 0 }),
+        incarnation: 1,
+        call: 1,
+        result: 0,
+        tensor: Some(tensor.clone()),
+    };
+    let start = |call, op: &str, input| {
+        let input = vec![v1::Input { kind: Some(input) }];
+        ask(Kind::Header(v1::CallHeader { call, op: op.to_owned(), input, timeout_ms: 1000 }))
+    };
+    let size = "abc".len() as u64;
+    let module = v1::ModuleHeader { header: Some(header(0)), sha256: digest.clone(), size };
+    let opening = v1::Opening { header: Some(header(0)), module_sha256: digest, argument: vec!["-v".to_owned()] };
+    vec![
+        call(Rpc::PutModule, &put(v1::put_module_request::Kind::Header(module))),
+        more(&put(v1::put_module_request::Kind::Data("abc".into()))),
+        call(Rpc::Call, &ask(Kind::Opening(opening))),
+        more(&start(1, "echo", v1::input::Kind::Tensor(tensor))),
+        more(&ask(Kind::Chunk(v1::Chunk { item: 0, offset: 0, data: vec![1; 4].into() }))),
+        more(&start(2, "many", v1::input::Kind::Remote(value.clone()))),
+        more(&start(3, "never", v1::input::Kind::Remote(value.clone()))),
+        more(&ask(Kind::Take(v1::Take { call: 2 }))),
+        more(&ask(Kind::Cancel(v1::Cancel { call: 3 }))),
+        more(&ask(Kind::Drop(v1::Drop { call: 1, result: vec![0] }))),
+        call(Rpc::Fetch, &v1::FetchRequest { header: Some(header(0)), value: Some(value) }),
+    ]
 }
 
 fn header(sequence: u64) -> v1::RequestHeader {
