@@ -227,8 +227,12 @@ impl Tasks {
         &self.seen[&task]
     }
 
-    /// A run of the component `of`, which reaches the tasks at `cluster`.
+    /// A run that reaches the tasks at `cluster`, and soon takes one that doesn't answer for lost.
     fn run_at(cluster: ClusterSpec, run: u64) -> Asker {
+        Tasks::patient_run_at(cluster, run, Duration::from_millis(300))
+    }
+
+    fn patient_run_at(cluster: ClusterSpec, run: u64, rejoin_timeout: Duration) -> Asker {
         let peers = Peers::new(PeersOptions {
             client_use: None,
             connections: Connections::default(),
@@ -236,7 +240,7 @@ impl Tasks {
             caller: caller(run),
             runtime: Handle::current(),
             connect_timeout: LONG,
-            rejoin_timeout: Duration::from_millis(300),
+            rejoin_timeout,
         });
         Asker::new(peers, component_of(b"component"))
     }
@@ -245,12 +249,12 @@ impl Tasks {
         Tasks::run_at(self.cluster.clone(), run)
     }
 
-    /// A run whose connections to `task` the test cuts.
+    /// A run whose connections to `A` the test cuts; it comes back each time, however busy the machine.
     async fn relayed(&self, run: u64) -> (Asker, Relay) {
         let relay = Relay::to(self.servers[&A].addr).await;
         let cluster =
             ClusterSpec::new().with_job(TaskType::Worker, [relay.addr.to_string(), self.servers[&B].addr.to_string()]);
-        (Tasks::run_at(cluster, run), relay)
+        (Tasks::patient_run_at(cluster, run, LONG), relay)
     }
 
     async fn stop(self) {
