@@ -25,8 +25,8 @@ pub const TENSOR_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of all variables.
 pub const VARIABLE_BYTES_MAX: u64 = 1 << 20;
 
-/// Longest text of an end: last words, message and frames.
-const REPORT_BYTES_MAX: usize = 256 << 10;
+/// Longest text of an end: 64 KiB of the guest's own message, each byte escaped as `\u{7f}` at most, or last words and frames.
+const REPORT_BYTES_MAX: usize = 6 * (64 << 10) + 1024;
 /// When pending host calls are told that the run is being ended: after every timeout that a guest is likely to give.
 const INTERRUPT: Duration = Duration::from_secs(3 * 3600);
 /// When a guest that still waits is dropped, as the coordinator does.
