@@ -39,6 +39,20 @@ pub struct Outcome {
     pub peak_memory_bytes: u64,
 }
 
+impl Outcome {
+    /// Checks the exit code, and that the output contains each of `texts`.
+    ///
+    /// # Panics
+    /// It differs, or one is missing; the message shows the output.
+    #[track_caller]
+    pub fn expect(&self, code: i32, texts: &[&str]) {
+        assert_eq!(self.code, code, "{}", self.output);
+        for text in texts {
+            assert!(self.output.contains(text), "no `{text}` in:\n{}", self.output);
+        }
+    }
+}
+
 /// A process that this test started; dropping it kills and reaps it.
 pub struct Process {
     name: String,

@@ -1,7 +1,7 @@
 //! `dchost launch`.
 
 use anyhow::{Context, Result};
-use dchost_tests::{Outcome, PATIENCE, Process, Run, Signal, guest, is_listening, wait_until};
+use dchost_tests::{PATIENCE, Process, Run, Signal, guest, is_listening, wait_until};
 use rustix::process::{Pid, kill_process};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -13,16 +13,9 @@ use std::time::{Duration, Instant};
 /// Two seconds are promised after a signal; the rest is for a test machine that runs much else.
 const SOON: Duration = Duration::from_secs(10);
 
-fn launch(name: &str, args: &[&str]) -> Result<Run> {
+pub(crate) fn launch(name: &str, args: &[&str]) -> Result<Run> {
     let module = guest(name)?.into_os_string();
     Ok(Run::new("launch").args(["launch".into(), "--module".into(), module]).args(args))
-}
-
-fn check(outcome: &Outcome, code: i32, lines: &[&str]) {
-    assert_eq!(outcome.code, code, "{}", outcome.output);
-    for line in lines {
-        assert!(outcome.output.contains(line), "no `{line}` in:\n{}", outcome.output);
-    }
 }
 
 /// The processes that `parent` has started, with the port of each.
@@ -56,7 +49,7 @@ fn is_alive(pid: u32) -> bool {
 #[test]
 fn a_launched_counter_ends_well_and_every_line_has_its_task() -> Result<()> {
     let outcome = launch("counter", &["--workers", "3", "--ps", "2"])?.output()?;
-    check(&outcome, 0, &["worker:0 | x=16 y=14", "worker:1 | x=16 y=14", "worker:2 | x=16 y=14"]);
+    outcome.expect(0, &["worker:0 | x=16 y=14", "worker:1 | x=16 y=14", "worker:2 | x=16 y=14"]);
     assert_eq!(outcome.stdout.lines().count(), 3, "data only on standard output:\n{}", outcome.stdout);
     let table: Vec<_> = outcome.stderr.lines().skip_while(|line| !line.starts_with("task ")).collect();
     assert_eq!(table.len(), 6, "{}", outcome.stderr);
@@ -67,8 +60,8 @@ fn a_launched_counter_ends_well_and_every_line_has_its_task() -> Result<()> {
 #[test]
 fn chief_and_evaluator_can_be_launched() -> Result<()> {
     let outcome = launch("hello", &["--chief", "--workers", "1", "--ps", "1", "--evaluator"])?.output()?;
-    check(&outcome, 0, &["chief:0     | hello: is_chief true", "worker:0    | hello: is_chief false"]);
-    check(&outcome, 0, &["evaluator:0 | hello: distributed_mode false", "worker:0    | hello: num_workers 2"]);
+    outcome.expect(0, &["chief:0     | hello: is_chief true", "worker:0    | hello: is_chief false"]);
+    outcome.expect(0, &["evaluator:0 | hello: distributed_mode false", "worker:0    | hello: num_workers 2"]);
     Ok(())
 }
 
@@ -76,7 +69,7 @@ fn chief_and_evaluator_can_be_launched() -> Result<()> {
 fn the_environment_of_the_launcher_does_not_reach_the_tasks() -> Result<()> {
     let config = r#"{"cluster":{"worker":["elsewhere:1"]},"task":{"type":"worker","index":0}}"#;
     let run = launch("hello", &["--workers", "2"])?.env("TF_CONFIG", config).env("LISTEN_FDS", "7");
-    check(&run.output()?, 0, &["worker:1 | hello: num_workers 2"]);
+    run.output()?.expect(0, &["worker:1 | hello: num_workers 2"]);
     Ok(())
 }
 
@@ -112,7 +105,7 @@ fn json_lines_carry_the_task() -> Result<()> {
 fn the_first_cause_is_the_launchers_exit() -> Result<()> {
     for (ending, code, words) in [("error", 1, "failed in worker_fn"), ("panic", 3, "trapped")] {
         let outcome = launch("fails_after", &["--workers", "3", "--ps", "1", "--", "1", ending])?.output()?;
-        check(&outcome, code, &["worker:0 | second barrier: peer-failed [worker:1]"]);
+        outcome.expect(code, &["worker:0 | second barrier: peer-failed [worker:1]"]);
         let cause: Vec<_> = outcome.stderr.lines().filter(|line| line.contains("first cause")).collect();
         assert_eq!(cause.len(), 1, "{}", outcome.output);
         assert!(cause[0].starts_with("worker:1") && cause[0].contains(words), "{}", cause[0]);
@@ -123,7 +116,7 @@ fn the_first_cause_is_the_launchers_exit() -> Result<()> {
 #[test]
 fn the_wall_clock_ends_a_launch() -> Result<()> {
     let outcome = launch("spins", &["--workers", "2", "--timeout", "2s"])?.output()?;
-    check(&outcome, 124, &["--timeout"]);
+    outcome.expect(124, &["--timeout"]);
     Ok(())
 }
 
@@ -183,6 +176,6 @@ fn a_worker_that_is_killed_counts_as_a_failed_peer() -> Result<()> {
     // It is the launcher's child and has not been told to end, so the id is its own.
     kill_process(victim, Signal::KILL).context("kill it")?;
     let outcome = run.wait(PATIENCE)?;
-    check(&outcome, 202, &["ended by signal 9 (SIGKILL), first cause"]);
+    outcome.expect(202, &["ended by signal 9 (SIGKILL), first cause"]);
     Ok(())
 }

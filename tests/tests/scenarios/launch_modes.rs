@@ -1,22 +1,10 @@
 //! `dchost launch` of split clients and in-graph drivers.
 
+use crate::launch::launch;
 use anyhow::{Context, Result};
-use dchost_tests::{Outcome, PATIENCE, Run, Signal, guest};
+use dchost_tests::{Outcome, PATIENCE, Signal};
 use serde_json::Value;
 use std::time::Duration;
-
-fn launch(name: &str, args: &[&str]) -> Result<Run> {
-    let module = guest(name)?.into_os_string();
-    Ok(Run::new("launch").args(["launch".into(), "--module".into(), module]).args(args))
-}
-
-#[track_caller]
-fn check(outcome: &Outcome, code: i32, lines: &[&str]) {
-    assert_eq!(outcome.code, code, "{}", outcome.output);
-    for line in lines {
-        assert!(outcome.output.contains(line), "no `{line}` in:\n{}", outcome.output);
-    }
-}
 
 /// The closing table's row of a task.
 #[track_caller]
@@ -30,7 +18,7 @@ fn a_launched_client_runs_everything_and_its_servers_end_with_it() -> Result<()>
     for flags in [&["--client"][..], &["--mode", "split-client"]] {
         let outcome = launch("counter", &["--workers", "3", "--ps", "2"])?.args(flags).output()?;
         for worker in 0..3 {
-            check(&outcome, 0, &[&format!("client:0 | worker:{worker} | x=16 y=14")]);
+            outcome.expect(0, &[&format!("client:0 | worker:{worker} | x=16 y=14")]);
         }
         assert_eq!(outcome.stdout.lines().count(), 3, "data only on standard output:\n{}", outcome.stdout);
         assert!(row(&outcome, "client:0").contains(" done "), "{}", outcome.stderr);
@@ -44,7 +32,7 @@ fn a_launched_client_runs_everything_and_its_servers_end_with_it() -> Result<()>
 fn an_evaluator_of_a_launched_client_has_a_server_and_runs_in_the_client() -> Result<()> {
     let flags = ["--workers", "2", "--ps", "1", "--evaluator", "--mode", "split-client"];
     let outcome = launch("evaluates", &flags)?.output()?;
-    check(&outcome, 0, &["client:0    | evaluator:0 | reads x = 5", "client:0    | worker:0 | trained, score 0.5"]);
+    outcome.expect(0, &["client:0    | evaluator:0 | reads x = 5", "client:0    | worker:0 | trained, score 0.5"]);
     Ok(())
 }
 
@@ -52,9 +40,9 @@ fn an_evaluator_of_a_launched_client_has_a_server_and_runs_in_the_client() -> Re
 fn in_graph_is_launched_in_both_modes() -> Result<()> {
     let flags = ["--workers", "3", "--replication", "in-graph"];
     let independent = launch("drives", &flags)?.output()?;
-    check(&independent, 0, &["worker:0 | sum 33.0 on grpc://127.0.0.1:"]);
+    independent.expect(0, &["worker:0 | sum 33.0 on grpc://127.0.0.1:"]);
     let split = launch("drives", &flags)?.args(["--client"]).output()?;
-    check(&split, 0, &["client:0 | sum 33.0 on grpc://127.0.0.1:"]);
+    split.expect(0, &["client:0 | sum 33.0 on grpc://127.0.0.1:"]);
     for outcome in [independent, split] {
         assert_eq!(outcome.stdout.lines().count(), 1, "{}", outcome.stdout);
     }
@@ -66,8 +54,7 @@ fn a_failing_client_is_the_first_cause() -> Result<()> {
     for (ending, code, words) in [("error", 1, "failed in worker_fn"), ("panic", 3, "trapped")] {
         let run = launch("fails_after", &["--workers", "3", "--ps", "1", "--client", "--", "1", ending])?;
         let outcome = run.output()?;
-        check(
-            &outcome,
+        outcome.expect(
             code,
             &["client:0 | error: worker:1: ", "client:0 | worker:2 | second barrier: peer-failed [worker:1]"],
         );
@@ -82,7 +69,7 @@ fn a_failing_client_is_the_first_cause() -> Result<()> {
 fn a_launched_client_is_tried_again_on_the_same_servers() -> Result<()> {
     let flags = ["--workers", "2", "--ps", "1", "--client", "--max-attempts", "3", "--", "2"];
     let outcome = launch("tries_again", &flags)?.output()?;
-    check(&outcome, 0, &["attempt 0 found nothing", "attempt 2 found nothing", "attempt 3 of 3 has ended well"]);
+    outcome.expect(0, &["attempt 0 found nothing", "attempt 2 found nothing", "attempt 3 of 3 has ended well"]);
     Ok(())
 }
 
@@ -91,7 +78,7 @@ fn progress_of_a_launched_clients_runs_is_told_apart() -> Result<()> {
     let flags = ["--workers", "3", "--client"];
     let outcome = launch("reports", &flags)?.output()?;
     for worker in 0..3 {
-        check(&outcome, 0, &[&format!("client:0 | worker:{worker} | progress 10/10 steps of worker:{worker}")]);
+        outcome.expect(0, &[&format!("client:0 | worker:{worker} | progress 10/10 steps of worker:{worker}")]);
     }
     let outcome = launch("reports", &flags)?.args(["--log-format", "json"]).output()?;
     assert_eq!(outcome.code, 0, "{}", outcome.output);

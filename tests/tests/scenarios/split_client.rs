@@ -2,23 +2,15 @@
 
 use crate::gate::Gate;
 use anyhow::{Context, Result};
-use dchost_tests::{Cluster, ClusterBuilder, Outcome, PATIENCE, Signal};
+use dchost_tests::{Cluster, ClusterBuilder, PATIENCE, Signal};
 use serde_json::Value;
 use std::time::Duration;
 
 /// Soon, on a test machine that runs much else.
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 
-fn servers(workers: u32, ps: u32) -> ClusterBuilder {
+pub(crate) fn servers(workers: u32, ps: u32) -> ClusterBuilder {
     Cluster::builder().workers(workers).ps(ps)
-}
-
-#[track_caller]
-fn check(outcome: &Outcome, code: i32, lines: &[&str]) {
-    assert_eq!(outcome.code, code, "{}", outcome.output);
-    for line in lines {
-        assert!(outcome.output.contains(line), "no `{line}` in:\n{}", outcome.output);
-    }
 }
 
 #[test]
@@ -31,7 +23,7 @@ fn a_client_runs_all_workers_and_the_servers_serve_the_next_one() -> Result<()> 
         let cluster = builder.start()?;
         for name in ["first", "second"] {
             let outcome = cluster.client(name, "counter")?.output()?;
-            check(&outcome, 0, &["split client with 3 runs of worker_fn", "container `run-"]);
+            outcome.expect(0, &["split client with 3 runs of worker_fn", "container `run-"]);
             let mut lines: Vec<_> = outcome.stdout.lines().collect();
             lines.sort_unstable();
             assert_eq!(lines, ["worker:0 | x=16 y=14", "worker:1 | x=16 y=14", "worker:2 | x=16 y=14"]);
@@ -46,7 +38,7 @@ fn a_client_needs_no_task_where_the_mode_is_given() -> Result<()> {
     let cluster = servers(1, 2).start()?;
     let module = dchost_tests::guest("counter")?.into_os_string();
     let run = dchost_tests::Run::new("client").args(["--mode", "split-client", "--cluster", cluster.spec()]);
-    check(&run.args(["--module".into(), module]).output()?, 0, &["worker:0 | x=12 y=18"]);
+    run.args(["--module".into(), module]).output()?.expect(0, &["worker:0 | x=12 y=18"]);
     cluster.end_servers()?;
     Ok(())
 }
@@ -54,7 +46,7 @@ fn a_client_needs_no_task_where_the_mode_is_given() -> Result<()> {
 #[test]
 fn under_the_mode_of_split_clients_a_task_with_a_module_only_serves() -> Result<()> {
     let cluster = servers(2, 2).guest("counter").flags(["--mode", "split-client"]).start()?;
-    check(&cluster.client("client", "counter")?.output()?, 0, &["worker:0 | x=14 y=16"]);
+    cluster.client("client", "counter")?.output()?.expect(0, &["worker:0 | x=14 y=16"]);
     let outcomes = cluster.end_servers()?;
     for task in ["worker:0", "worker:1"] {
         assert_eq!(outcomes[task].stdout, "", "{}", outcomes.report());
@@ -83,7 +75,7 @@ fn a_chief_is_one_of_the_runs_and_each_has_its_context() -> Result<()> {
             hello("distributed_mode true"),
             hello("has_barrier true"),
         ];
-        check(&outcome, 0, &lines.each_ref().map(String::as_str));
+        outcome.expect(0, &lines.each_ref().map(String::as_str));
     }
     cluster.end_servers()?;
     Ok(())
@@ -165,7 +157,7 @@ fn two_clients_at_the_same_time_have_containers_of_their_own() -> Result<()> {
     gate.open()?;
     for client in &clients {
         let outcome = client.wait(PATIENCE)?;
-        check(&outcome, 0, &["attempt 0 found nothing, kept 3"]);
+        outcome.expect(0, &["attempt 0 found nothing, kept 3"]);
         assert_eq!(outcome.output.matches("kept 3 in the end").count(), 3, "{}", outcome.output);
     }
     cluster.end_servers()?;
@@ -179,11 +171,11 @@ fn a_second_client_on_a_named_container_is_refused_while_the_first_lives() -> Re
     let first = gate.client(&cluster, "first", &["--container", "mnist"], &[])?;
     first.wait_for_lines("at the gate", 2, PATIENCE)?;
     let second = cluster.client("second", "gated")?.args(["--container", "mnist"]).output()?;
-    check(&second, 2, &["container `mnist` of ps:0 is in use by another client", "--share-container"]);
+    second.expect(2, &["container `mnist` of ps:0 is in use by another client", "--share-container"]);
     gate.open()?;
-    check(&first.wait(PATIENCE)?, 0, &["kept 2 in the end"]);
+    first.wait(PATIENCE)?.expect(0, &["kept 2 in the end"]);
     // It is free again, and what the first left is dropped for who doesn't share.
-    check(&cluster.client("third", "gated")?.args(["--container", "mnist"]).output()?, 0, &["found nothing, kept 2"]);
+    cluster.client("third", "gated")?.args(["--container", "mnist"]).output()?.expect(0, &["found nothing, kept 2"]);
     cluster.end_servers()?;
     Ok(())
 }
@@ -195,13 +187,13 @@ fn clients_that_share_a_container_meet_in_it_and_find_what_was_left() -> Result<
     let gate = Gate::new()?;
     let first = gate.client(&cluster, "first", &SHARED, &[])?;
     first.wait_for_lines("at the gate", 2, PATIENCE)?;
-    check(&cluster.client("second", "gated")?.args(SHARED).output()?, 0, &["found something, kept 4"]);
+    cluster.client("second", "gated")?.args(SHARED).output()?.expect(0, &["found something, kept 4"]);
     gate.open()?;
-    check(&first.wait(PATIENCE)?, 0, &["found nothing, kept 2", "kept 4 in the end"]);
-    check(&cluster.client("third", "gated")?.args(SHARED).output()?, 0, &["found something, kept 6"]);
+    first.wait(PATIENCE)?.expect(0, &["found nothing, kept 2", "kept 4 in the end"]);
+    cluster.client("third", "gated")?.args(SHARED).output()?.expect(0, &["found something, kept 6"]);
     // Who wants it alone begins with nothing, and leaves something to those who share.
-    check(&cluster.client("alone", "gated")?.args(&SHARED[..2]).output()?, 0, &["found nothing, kept 2"]);
-    check(&cluster.client("last", "gated")?.args(SHARED).output()?, 0, &["found something, kept 4"]);
+    cluster.client("alone", "gated")?.args(&SHARED[..2]).output()?.expect(0, &["found nothing, kept 2"]);
+    cluster.client("last", "gated")?.args(SHARED).output()?.expect(0, &["found something, kept 4"]);
     cluster.end_servers()?;
     Ok(())
 }
@@ -214,10 +206,10 @@ fn who_shares_a_container_is_refused_while_a_client_has_it_alone() -> Result<()>
     let first = gate.client(&cluster, "first", &["--container", "mnist"], &[])?;
     first.wait_for_lines("at the gate", 2, PATIENCE)?;
     let sharing = || cluster.client("second", "gated").map(|run| run.args(["--container=mnist", "--share-container"]));
-    check(&sharing()?.output()?, 2, &["`mnist` of ps:0 is in use by another client", "start that one with"]);
+    sharing()?.output()?.expect(2, &["`mnist` of ps:0 is in use by another client", "start that one with"]);
     gate.open()?;
-    check(&first.wait(PATIENCE)?, 0, &["kept 2 in the end"]);
-    check(&sharing()?.output()?, 0, &["found something, kept 4"]);
+    first.wait(PATIENCE)?.expect(0, &["kept 2 in the end"]);
+    sharing()?.output()?.expect(0, &["found something, kept 4"]);
     cluster.end_servers()?;
     Ok(())
 }
@@ -228,18 +220,18 @@ fn who_shares_a_container_is_refused_while_a_client_has_it_alone() -> Result<()>
 fn an_op_uses_a_container_as_its_client_does() -> Result<()> {
     let cluster = servers(1, 1).start()?;
     let shared = cluster.client("shared", "gated")?.args(["--container=mnist", "--share-container"]);
-    check(&shared.output()?, 0, &["kept 1 in the end"]);
+    shared.output()?.expect(0, &["kept 1 in the end"]);
     let client = || cluster.client("client", "adds_by_op").map(|run| run.args(["--container=mnist"]));
-    check(&client()?.args(["--share-container"]).output()?, 0, &["kept 2"]);
-    check(&client()?.output()?, 0, &["kept 1"]);
+    client()?.args(["--share-container"]).output()?.expect(0, &["kept 2"]);
+    client()?.output()?.expect(0, &["kept 1"]);
     let gate = Gate::new()?;
     let other = gate.client(&cluster, "other", &["--container", "mnist"], &[])?;
     other.wait_for_line("at the gate", PATIENCE)?;
     let refused = client()?.output()?;
     assert_ne!(refused.code, 0, "{}", refused.output);
-    check(&refused, refused.code, &["op `add` on worker:0 failed", "`mnist` of ps:0 is in use by another client"]);
+    refused.expect(refused.code, &["op `add` on worker:0 failed", "`mnist` of ps:0 is in use by another client"]);
     gate.open()?;
-    check(&other.wait(PATIENCE)?, 0, &["kept 1 in the end"]);
+    other.wait(PATIENCE)?.expect(0, &["kept 1 in the end"]);
     cluster.end_servers()?;
     Ok(())
 }
@@ -253,9 +245,9 @@ fn the_container_of_a_job_is_refused_to_a_client() -> Result<()> {
     }
     cluster.wait_for_line("ps:0", "attends its leader")?;
     let outcome = cluster.client("client", "gated")?.args(["--container", "default"]).output()?;
-    check(&outcome, 2, &["container `default` of ps:0 is that of a job", "another --container"]);
+    outcome.expect(2, &["container `default` of ps:0 is that of a job", "another --container"]);
     // In a container of its own it is in nobody's way.
-    check(&cluster.client("client", "gated")?.output()?, 0, &["found nothing, kept 2"]);
+    cluster.client("client", "gated")?.output()?.expect(0, &["found nothing, kept 2"]);
     Ok(())
 }
 
@@ -268,7 +260,7 @@ fn a_killed_client_leaves_its_container_to_the_next_at_once() -> Result<()> {
     first.signal(Signal::KILL);
     assert_eq!(first.wait(PATIENCE)?.code, -9);
     let next = cluster.client("next", "gated")?.args(["--container", "mnist"]).start()?;
-    check(&next.wait(SOON)?, 0, &["found nothing, kept 2"]);
+    next.wait(SOON)?.expect(0, &["found nothing, kept 2"]);
     cluster.end_servers()?;
     Ok(())
 }
@@ -283,7 +275,7 @@ fn a_client_that_is_told_to_end_closes_its_sessions() -> Result<()> {
         client.wait_for_lines("at the gate", 2, PATIENCE)?;
         client.signal(signal);
         let outcome = client.wait(SOON)?;
-        check(&outcome, code, &["client:0 | error: ended by SIG", "client:0 |   worker:1: the guest was "]);
+        outcome.expect(code, &["client:0 | error: ended by SIG", "client:0 |   worker:1: the guest was "]);
         cluster.task("ps:0").wait_for_lines("session ended", 2, SOON)?;
         cluster.end_servers()?;
     }
@@ -295,7 +287,7 @@ fn the_wall_clock_ends_all_runs_of_a_client() -> Result<()> {
     let cluster = servers(3, 1).start()?;
     for guest in ["spins", "waits_uninitialized"] {
         let outcome = cluster.client("client", guest)?.args(["--timeout", "3s"]).output()?;
-        check(&outcome, 124, &["--timeout"]);
+        outcome.expect(124, &["--timeout"]);
     }
     cluster.end_servers()?;
     Ok(())
