@@ -224,6 +224,28 @@ impl Fakes {
     }
 }
 
+/// An import of a host function, lowered to core.
+macro_rules! lowered {
+    ($name:literal, $interface:literal, $function:literal, $core:literal, $component:expr) => {
+        Import {
+            component: $component,
+            lower: concat!(
+                "(core func $",
+                $name,
+                " (canon lower (func $",
+                $interface,
+                " \"",
+                $function,
+                "\") (memory (core memory $libc \"memory\")) (realloc (core func $libc \"realloc\"))))"
+            ),
+            name: $name,
+            core: $core,
+        }
+    };
+}
+
+use lowered;
+
 /// One imported function of a guest in text: how the component imports it and how its core module does.
 pub(crate) struct Import {
     /// Of the component: interfaces and aliases.
@@ -522,24 +544,6 @@ pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
           (param "consistency" $consistency) (result (result (own $pending) (error $error)))))))"#
     );
     let interfaces: &'static str = Box::leak(interfaces.into_boxed_str());
-    macro_rules! lowered {
-        ($name:literal, $interface:literal, $function:literal, $core:literal, $component:expr) => {
-            Import {
-                component: $component,
-                lower: concat!(
-                    "(core func $",
-                    $name,
-                    " (canon lower (func $",
-                    $interface,
-                    " \"",
-                    $function,
-                    "\") (memory (core memory $libc \"memory\")) (realloc (core func $libc \"realloc\"))))"
-                ),
-                name: $name,
-                core: $core,
-            }
-        };
-    }
     let imports = [
         lowered!(
             "declare",

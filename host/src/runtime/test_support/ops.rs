@@ -1,6 +1,6 @@
 //! Ops of fakes, a guest that starts ops, and one that has some.
 
-use super::{Import, TENSOR_TYPES};
+use super::{Import, TENSOR_TYPES, lowered};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, OpCall, OpInput, Ops, RemoteValue, StartedOp};
@@ -201,24 +201,6 @@ pub(crate) fn starts_ops(op: &str, inputs: u32, extra: Vec<Import>, body: &str) 
       (alias export $ops "call" (type $op-call))"#
     );
     let interface: &'static str = Box::leak(interface.into_boxed_str());
-    macro_rules! lowered {
-        ($name:literal, $interface:literal, $function:literal, $core:literal, $component:expr) => {
-            Import {
-                component: $component,
-                lower: concat!(
-                    "(core func $",
-                    $name,
-                    " (canon lower (func $",
-                    $interface,
-                    " \"",
-                    $function,
-                    "\") (memory (core memory $libc \"memory\")) (realloc (core func $libc \"realloc\"))))"
-                ),
-                name: $name,
-                core: $core,
-            }
-        };
-    }
     let drop = |name, lower| Import { component: "", lower, name, core: "(param i32)" };
     let mut imports = vec![
         lowered!("start", "ops", "start", "(param i32 i32 i32 i32 i32 i32 i32 i32 i64 i32)", interface),
