@@ -98,19 +98,25 @@ macro_rules! __op {
             type Value = <$outcome as $crate::OpOutcome>::Value;
             const ENTRY: $crate::__OpEntry = $crate::__OpEntry {
                 name: ::core::stringify!($name),
-                call: |_ctx, inputs| {
-                    const REST: bool = $crate::__check_rest(&[$(<$param as $crate::OpParam>::REST),*]);
-                    let function = $name;
-                    let mut _inputs = $crate::__OpInputs::new(inputs, &[$(::core::stringify!($arg)),*], REST)?;
-                    $(let $arg = <$param as $crate::OpParam>::take(&mut _inputs)?;)*
-                    $crate::OpOutcome::into_tensors($crate::__op!(@call $context function _ctx [$(($by $arg))*]))
-                },
+                call: <$name>::__call,
             };
         }
 
         #[allow(dead_code, clippy::allow_attributes, reason = "an op may be started by name, or by other components")]
         #[allow(clippy::extra_unused_lifetimes, clippy::too_many_arguments, reason = "it takes what the op takes")]
         impl $name {
+            // A function and no closure: where the op is inlined, its frame in the report of a trap bears the op's name.
+            fn __call(
+                _ctx: &$crate::WorkerContext,
+                inputs: ::std::vec::Vec<$crate::Tensor>,
+            ) -> ::core::result::Result<::std::vec::Vec<$crate::Tensor>, ::std::string::String> {
+                const REST: bool = $crate::__check_rest(&[$(<$param as $crate::OpParam>::REST),*]);
+                let function = $name;
+                let mut _inputs = $crate::__OpInputs::new(inputs, &[$(::core::stringify!($arg)),*], REST)?;
+                $(let $arg = <$param as $crate::OpParam>::take(&mut _inputs)?;)*
+                $crate::OpOutcome::into_tensors($crate::__op!(@call $context function _ctx [$(($by $arg))*]))
+            }
+
             /// Starts the op on `task`, and returns at once. Errors are those of
             #[doc = concat!("[`OpBuilder::start`](", stringify!($crate), "::OpBuilder::start).")]
             $vis fn start<'a>(
