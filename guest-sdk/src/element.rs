@@ -58,6 +58,11 @@ mod sealed {
 }
 
 /// A Rust type that tensors and variables may hold: `f32`, `f64`, `i32`, `i64` or `u8`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` can't be an element of a tensor",
+    label = "not an element of a tensor",
+    note = "elements are `f32`, `f64`, `i32`, `i64` and `u8`"
+)]
 pub trait Element:
     sealed::Sealed + bytemuck::Pod + Copy + Default + PartialEq + fmt::Debug + Send + Sync + 'static
 {
