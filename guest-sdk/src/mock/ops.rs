@@ -229,8 +229,9 @@ impl Context {
             )));
         }
         if setup.cluster.address(task).is_none() {
-            let cluster = setup.describe_cluster();
-            return Err(Error::invalid(format!("op `{op}` can't run on {task}: the cluster is {cluster}")));
+            let tasks: Vec<_> = setup.cluster.iter().map(|(task, _)| task.to_string()).collect();
+            let text = format!("op `{op}` can't run on {task}: the cluster has only {}", tasks.join(", "));
+            return Err(Error::invalid(text));
         }
         let inputs = inputs.iter().map(owned).collect();
 

@@ -23,11 +23,12 @@ impl PlacedOps {
         PlacedOps { peers, component, tasks: Mutex::default() }
     }
 
-    fn on(&self, task: Task) -> Result<RemoteOps> {
+    /// The ops of `task`; `what` needs it.
+    fn on(&self, task: Task, what: impl FnOnce() -> String) -> Result<RemoteOps> {
         let cluster = self.peers.cluster();
         if !cluster.contains(task) {
             let tasks: Vec<_> = cluster.iter().map(|(task, _)| task).collect();
-            let message = format!("no op can run on {task}: the cluster has only {}", list_tasks(&tasks));
+            let message = format!("{} {task}: the cluster has only {}", what(), list_tasks(&tasks));
             return Err(Error::new(ErrorCode::InvalidArgument, message).with_tasks([task]));
         }
         let make = || RemoteOps::new(self.peers.clone(), task, self.component.clone());
@@ -37,11 +38,11 @@ impl PlacedOps {
 
 impl Ops for PlacedOps {
     fn start(&self, task: Task, call: OpCall) -> Result<Box<dyn StartedOp>> {
-        self.on(task)?.start(call)
+        self.on(task, || format!("op `{}` can't run on", call.op))?.start(call)
     }
 
     fn fetch(&self, value: RemoteValue) -> BoxFuture<'static, Result<Tensor>> {
-        match self.on(value.task) {
+        match self.on(value.task, || "no value is kept on".to_owned()) {
             Ok(task) => task.fetch(value),
             Err(error) => Box::pin(async { Err(error) }),
         }
@@ -49,7 +50,7 @@ impl Ops for PlacedOps {
 
     fn release(&self, value: RemoteValue) {
         // One that was made here names a task of the cluster.
-        if let Ok(task) = self.on(value.task) {
+        if let Ok(task) = self.on(value.task, String::new) {
             task.release(&value);
         }
     }

@@ -88,7 +88,8 @@ fn start(
     // Before it is shown or copied.
     check_name("op", &op)?;
     let op = op.into_owned();
-    let task = types::task(&lift::text(cx, job)?, *index)?;
+    let task = types::task(&lift::text(cx, job)?, *index)
+        .map_err(|Error { message, code, .. }| Error::new(code, format!("op `{op}` can't run: {message}")))?;
     let inputs = lift::list(cx, inputs, "inputs", OPERANDS_MAX)?;
     let tensors = inputs.iter().filter_map(|input| match input {
         InputIn::Tensor(tensor) => Some(tensor),

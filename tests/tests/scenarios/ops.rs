@@ -137,7 +137,7 @@ fn errors_name_op_and_task_and_say_the_guests_own_words() -> Result<()> {
     let unknown =
         "not-found: the component that runs on worker:1 has no op `nosuch`: it has `add_n`, `allocate`, `big`";
     check(&on("nosuch"), &[unknown])?;
-    let nowhere = "invalid-argument: no op can run on worker:7: the cluster has only worker:0, worker:1\n";
+    let nowhere = "invalid-argument: op `count` can't run on worker:7: the cluster has only worker:0, worker:1\n";
     check(&["--", "try", "count", "worker:7"], &[nowhere])?;
     let within = "op `nests` on worker:1 failed: failed-precondition: an op can't start ops";
     check(&on("nests"), &[within])

@@ -153,7 +153,11 @@ async fn mistakes_in_a_call_are_told_before_anything_starts() {
     for (op, main, expected) in [
         ("", "(drop (call $op))", "the name of an op is empty"),
         (&*long, "(drop (call $op))", "has 300 bytes, at most 256 are allowed"),
-        ("echo", "(i32.store8 (i32.const 1024) (i32.const 120)) (drop (call $op))", "unknown task type `xorker`"),
+        (
+            "echo",
+            "(i32.store8 (i32.const 1024) (i32.const 120)) (drop (call $op))",
+            "op `echo` can't run: unknown task type `xorker`",
+        ),
         (
             "echo",
             "(i32.store (i32.const 1076) (i32.const 3)) (drop (call $op))",
