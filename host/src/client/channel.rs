@@ -377,7 +377,9 @@ impl Peer {
         } else {
             Error::new(
                 ErrorCode::Unavailable,
-                format!("{task} at `{address}` was not reached within {seconds:.1} s: {cause}; is it running?"),
+                format!(
+                    "{task} at `{address}` was not reached within {seconds:.1} s: {cause}; is it running, and is that its address? See --connect-timeout"
+                ),
             )
         };
         error.with_tasks([task])

@@ -68,6 +68,10 @@ pub fn of_run(report: &RunReport, interrupted: Option<(Exit, Error)>) -> Outcome
         // The job ended well without this run: nothing to tell.
         (Exit::Done, _) => Outcome::done(),
         (exit, None) => Outcome::failed(exit, format!("the run ended, but the job had failed: {error}")),
+        // Most guests hand on what they were told.
+        (exit, Some(message)) if message == format!("worker_fn failed: {error}") => {
+            Outcome::failed(exit, format!("{error}\nas a consequence, worker_fn failed with this error"))
+        }
         (exit, Some(message)) => Outcome::failed(exit, format!("{error}\nas a consequence, {message}")),
     }
 }
@@ -150,6 +154,14 @@ mod tests {
             assert_eq!(outcome.exit, exit, "{code}");
             let message = outcome.message.expect("a failure");
             assert!(message.contains("no answer") && message.contains("bad shard 7"), "tells both: {message}");
+            let handed_on = RunEnd::WorkerError { message: failure.to_string() };
+            let outcome = of_run(&report(handed_on, Some(failure.clone())), None);
+            assert_eq!(outcome.exit, exit, "{code}");
+            assert_eq!(
+                outcome.message.expect("a failure"),
+                format!("{code}: no answer\nas a consequence, worker_fn failed with this error"),
+                "tells it once"
+            );
             assert_eq!(of_run(&report(RunEnd::Done, Some(failure)), None), Outcome::done(), "a guest may get over it");
         }
         let refused = Error::container_refused(Task::new(TaskType::Ps, 0), "container `mnist` of ps:0 is in use");
