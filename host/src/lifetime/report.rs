@@ -68,7 +68,10 @@ impl Lifetime {
                 task,
                 state: row.state,
                 silent_for: now.saturating_duration_since(row.since),
-                reason: row.why_silent().unwrap_or_else(|| "not dialled yet".to_owned()),
+                reason: row.why_silent().unwrap_or_else(|| {
+                    // The first dial may take as long as the first report does.
+                    if row.probing { "dialled, no answer yet".to_owned() } else { "not dialled yet".to_owned() }
+                }),
             })
             .collect()
     }
