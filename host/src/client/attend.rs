@@ -1,6 +1,7 @@
 //! Attends the leader over gRPC.
 
-use super::channel::connect::{Failure, endpoint, failure};
+use super::channel::connect::{Failure, channel, failure};
+use super::channel::resolver::Resolver;
 use crate::attend::{AttendError, LeaderEvent, Registration};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode};
@@ -52,7 +53,7 @@ impl LeaderClient {
         &self,
         registration: Registration,
     ) -> Result<(AttendChannel, Streaming<v1::AttendEvent>, mpsc::Sender<LeaderEvent>), AttendError> {
-        let channel = endpoint(&self.address).map_err(AttendError::Refused)?.connect_lazy();
+        let channel = channel(&self.address, &Resolver::default()).map_err(AttendError::Refused)?;
         let (messages, outgoing) = mpsc::channel(QUEUED);
         // When the connection breaks, it drops this stream, and with it the receiver: the sender is closed.
         let requests = tokio_stream::once(registration_to_wire(&self.container, &registration))

@@ -12,8 +12,9 @@ use crate::variables::STAGING;
 use crate::wire::header::{Header, SESSION};
 use crate::wire::status::{answer, from_status};
 use crate::wire::v1;
-use connect::{Failure, FailureKind, endpoint, failure};
+use connect::{Failure, FailureKind, failure};
 use link::{Backoff, Link};
+use resolver::Resolver;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -29,6 +30,7 @@ use tonic::transport::Channel;
 
 pub mod connect;
 mod link;
+pub mod resolver;
 
 /// Most tries of one call. With pauses of up to half a second this is over an hour, more than a sensible rejoin timeout; it
 /// ends calls that break every time after a while, because of what they send for instance.
@@ -73,18 +75,25 @@ pub struct PeersOptions {
 
 /// Connections of this process to other tasks, for one run or for several of them. Cheap to clone; all clones share.
 #[derive(Clone, Debug, Default)]
-pub struct Connections(Arc<Mutex<HashMap<(Task, Lane), Channel>>>);
+pub struct Connections {
+    made: Arc<Mutex<HashMap<(Task, Lane), Channel>>>,
+    resolver: Resolver,
+}
 
 impl Connections {
+    /// Connections whose names are looked up by `resolver`.
+    pub fn resolving(resolver: Resolver) -> Self {
+        Connections { resolver, ..Connections::default() }
+    }
+
     /// The connection to a task; it connects, and reconnects, when it is used.
     pub(super) fn channel(&self, task: Task, lane: Lane, address: &str, runtime: &Handle) -> Result<Channel> {
-        match lock(&self.0).entry((task, lane)) {
+        match lock(&self.made).entry((task, lane)) {
             Entry::Occupied(channel) => Ok(channel.get().clone()),
             Entry::Vacant(place) => {
-                let endpoint = endpoint(address)?;
                 // The connection's tasks and timers belong to the runtime that it is made in.
                 let _entered = runtime.enter();
-                Ok(place.insert(endpoint.connect_lazy()).clone())
+                Ok(place.insert(connect::channel(address, &self.resolver)?).clone())
             }
         }
     }

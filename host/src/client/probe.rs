@@ -1,6 +1,7 @@
 //! Dials a task once, to see whether it lives.
 
-use super::channel::connect::{Failure, FailureKind, endpoint, failure};
+use super::channel::connect::{Failure, FailureKind, channel, failure};
+use super::channel::resolver::Resolver;
 use crate::cluster::Task;
 use crate::handles::{BoxFuture, Probe, ProbeOutcome};
 use crate::ids::{Caller, Incarnation, RunId};
@@ -42,7 +43,7 @@ impl Dialer {
 
 async fn ask(address: &str, caller: Caller) -> Result<Incarnation, Failure> {
     let broken = |text: String| Failure { kind: FailureKind::Broken, text };
-    let channel = endpoint(address).map_err(|error| broken(error.message))?.connect_lazy();
+    let channel = channel(address, &Resolver::default()).map_err(|error| broken(error.message))?;
     let request = v1::GetStatusRequest { header: Some((&Header::new(caller)).into()), brief: true };
     let response = ClusterClient::new(channel).get_status(request).await.map_err(|status| {
         let failure = failure(&status).unwrap_or_else(|| {

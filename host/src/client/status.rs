@@ -1,6 +1,7 @@
 //! Asks a server how it and its cluster are doing.
 
-use super::channel::connect::{Failure, FailureKind, endpoint, failure};
+use super::channel::connect::{Failure, FailureKind, channel, failure};
+use super::channel::resolver::Resolver;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
 use crate::status::ServerStatus;
@@ -50,7 +51,7 @@ impl StatusClient {
     /// # Errors
     /// `invalid-argument` where the address is no `host:port`.
     pub fn new(address: &str, caller: Caller) -> Result<Self> {
-        let channel = endpoint(address)?.connect_lazy();
+        let channel = channel(address, &Resolver::default())?;
         let client = ClusterClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
         Ok(StatusClient { client, caller })
     }

@@ -25,6 +25,7 @@ use tonic::transport::Channel;
 mod attend;
 mod calls;
 mod job;
+mod names;
 mod ops;
 mod service;
 mod status;

@@ -1,22 +1,37 @@
 //! Endpoints, and what a failed connection means.
 
+use super::resolver::Resolver;
 use crate::error::{Error, ErrorCode, Result};
 use crate::wire::status::answer;
 use crate::wire::transport::{
     CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, HEADER_LIST_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
     STREAM_WINDOW_BYTES,
 };
+use hyper_util::client::legacy::connect::HttpConnector;
 use std::error::Error as _;
 use std::io;
 use std::time::Duration;
-use tonic::transport::Endpoint;
+use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 
 /// How long one try to connect may take, over all addresses that the name resolves to.
 pub const CONNECT_TRY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The endpoint of a listed address, with the settings that all connections share. Resolves the name at each connect
-/// and tries every address that it has.
+/// A channel to a listed address. It connects, and reconnects, when it is used: each time the name is looked up, and every
+/// address that it has is tried. Has to be made on the runtime that its connection shall live on.
+///
+/// # Errors
+/// As [`endpoint`].
+pub fn channel(address: &str, resolver: &Resolver) -> Result<Channel> {
+    let endpoint = endpoint(address)?;
+    let mut connector = HttpConnector::new_with_resolver(resolver.clone());
+    connector.set_nodelay(true);
+    // For the addresses alone: a slow look-up shall not hide that it is one.
+    connector.set_connect_timeout(Some(CONNECT_TRY_TIMEOUT));
+    Ok(endpoint.connect_with_connector_lazy(connector))
+}
+
+/// The endpoint of a listed address, with the settings that all connections share but for those of [`channel`].
 ///
 /// # Errors
 /// `invalid-argument` where the address is no `host:port`.
@@ -34,7 +49,6 @@ pub fn endpoint(address: &str) -> Result<Endpoint> {
         return Err(no_address("it has more than a host and a port"));
     }
     Ok(endpoint
-        .connect_timeout(CONNECT_TRY_TIMEOUT)
         .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)

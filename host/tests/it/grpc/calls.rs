@@ -12,13 +12,13 @@ use tonic::Status;
 const SHORT: Duration = Duration::from_millis(400);
 
 /// A call that needs a session; answers with the server's incarnation.
-async fn ask(Try { channel, header }: Try) -> std::result::Result<u64, Status> {
+pub(super) async fn ask(Try { channel, header }: Try) -> std::result::Result<u64, Status> {
     let request = v1::UninitializedRequest { header: Some(header), ..Default::default() };
     let response = VariablesClient::new(channel).uninitialized(request).await?.into_inner();
     Ok(response.header.expect("every answer has a header").incarnation)
 }
 
-async fn call(peers: &Peers) -> Result<u64> {
+pub(super) async fn call(peers: &Peers) -> Result<u64> {
     tokio::time::timeout(LONG, peers.call(PS, Lane::Bulk, false, ask)).await.expect("calls end")
 }
 
