@@ -1,12 +1,13 @@
 //! A cluster of dchost processes on loopback.
 
+use crate::port::Port;
 use crate::process::{Outcome, Process};
 use crate::run::Run;
 use crate::{PATIENCE, Signal, paths};
 use anyhow::{Context, Result, bail};
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::TcpListener;
 use std::ops::Index;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -111,22 +112,22 @@ impl ClusterBuilder {
         self
     }
 
-    /// Never starts one task; its port is closed.
+    /// Never starts one task; its port is held, and refuses.
     pub fn absent(mut self, task: &str) -> Self {
         self.absent.push(task.to_owned());
         self
     }
 
-    /// Does not start one task until [`Cluster::start_task`]; its port is bound.
+    /// Does not start one task until [`Cluster::start_task`]; its port listens.
     pub fn held(mut self, task: &str) -> Self {
         self.held.push(task.to_owned());
         self
     }
 
-    /// Binds the ports and starts every task that is neither absent nor held.
+    /// Takes the ports and starts every task that is neither absent nor held.
     ///
     /// # Errors
-    /// The guest or dchost isn't built, a port cannot be bound, a process not started.
+    /// The guest or dchost isn't built, a port cannot be had, a process not started.
     pub fn start(self) -> Result<Cluster> {
         let module = match (&self.module, &self.guest) {
             (Some(path), _) => Some(path.clone()),
@@ -148,25 +149,19 @@ impl ClusterBuilder {
             builder: self,
         };
         let mut spec = Map::new();
-        // Bound until all are: the system gives a closed port to the next who asks.
-        let mut closed = Vec::new();
         for (job, count) in jobs.into_iter().filter(|&(_, count)| count > 0) {
             let mut addresses = Vec::new();
             for index in 0..count {
-                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).context("bind a port of loopback")?;
-                let address = listener.local_addr().context("ask for the bound port")?;
+                let port = Port::new()?;
                 let task = format!("{job}:{index}");
-                addresses.push(Value::from(address.to_string()));
-                cluster.ports.insert(task.clone(), address.port());
-                if cluster.builder.absent.contains(&task) {
-                    closed.push(listener);
-                } else {
-                    cluster.listeners.insert(task, listener);
+                addresses.push(Value::from(port.address().to_string()));
+                if !cluster.builder.absent.contains(&task) {
+                    cluster.listeners.insert(task.clone(), port.listen()?);
                 }
+                cluster.ports.insert(task, port);
             }
             spec.insert(job.to_owned(), Value::from(addresses));
         }
-        drop(closed);
         cluster.spec = Value::Object(spec).to_string();
         let mut tasks: Vec<String> = cluster.ports.keys().cloned().collect();
         if cluster.builder.unlisted_evaluator {
@@ -186,7 +181,8 @@ impl ClusterBuilder {
 pub struct Cluster {
     builder: ClusterBuilder,
     spec: String,
-    ports: BTreeMap<String, u16>,
+    /// Held as long as the cluster is, so that a task may be started again.
+    ports: BTreeMap<String, Port>,
     /// Of tasks that have not been started yet.
     listeners: BTreeMap<String, TcpListener>,
     module: Option<PathBuf>,
@@ -206,7 +202,12 @@ impl Cluster {
 
     /// The port of a listed task.
     pub fn port(&self, task: &str) -> u16 {
-        *self.ports.get(task).unwrap_or_else(|| panic!("no task {task} in {}", self.spec))
+        self.ports.get(task).unwrap_or_else(|| panic!("no task {task} in {}", self.spec)).number()
+    }
+
+    /// Takes the listening socket of a task that was held, which then has to bind its port itself when it is started.
+    pub fn take_listener(&mut self, task: &str) -> TcpListener {
+        self.listeners.remove(task).unwrap_or_else(|| panic!("{task} is not held"))
     }
 
     /// The command line of a task, with its socket the first time; a second time the process binds the port itself.

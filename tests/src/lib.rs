@@ -1,6 +1,6 @@
 //! A harness for scenarios with real processes: [`Run`] is one dchost, [`Cluster`] one for each task.
 //!
-//! The harness binds every port itself and hands the sockets over, captures what each process prints as it prints it,
+//! The harness holds every port itself ([`Port`]) and hands listening sockets over, captures what each process prints as it prints it,
 //! and ends what it started when it is dropped. A process that is
 //! waited for must leave nothing behind: no panic text, no crash, no descendant, no listening socket. Nothing here sleeps: every wait is for a condition, with a deadline.
 
@@ -8,6 +8,7 @@ mod aftermath;
 mod cluster;
 mod health;
 mod paths;
+mod port;
 mod process;
 mod run;
 mod sockets;
@@ -16,6 +17,7 @@ mod wat;
 pub use cluster::{Cluster, ClusterBuilder, Outcomes};
 pub use health::{health, ping};
 pub use paths::{dchost, guest, guest_with_debug_info};
+pub use port::{Filtered, Port};
 pub use process::{Outcome, Process, Stream};
 pub use run::Run;
 pub use rustix::process::Signal;

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -187,22 +187,30 @@ impl Drop for Relay {
     }
 }
 
-/// Holds a port that refuses connections until it is told to listen.
-struct Refusing {
-    socket: tokio::net::TcpSocket,
+/// Holds a port that refuses connections while nobody listens there, and is given to no other test.
+struct Held {
+    _socket: TcpSocket,
     addr: SocketAddr,
 }
 
-impl Refusing {
+impl Held {
     fn new() -> Self {
-        let socket = tokio::net::TcpSocket::new_v4().expect("there are sockets");
-        socket.bind(SocketAddr::from(([127, 0, 0, 1], 0))).expect("loopback has a free port");
+        let socket = Held::bound(SocketAddr::from(([127, 0, 0, 1], 0)));
         let addr = socket.local_addr().expect("it is bound");
-        Refusing { socket, addr }
+        Held { _socket: socket, addr }
     }
 
-    fn listen(self) -> std::net::TcpListener {
-        self.socket.listen(64).and_then(TcpListener::into_std).expect("a bound socket can listen")
+    /// Listens, again and again as long as nobody else does.
+    fn listen(&self) -> std::net::TcpListener {
+        Held::bound(self.addr).listen(64).and_then(TcpListener::into_std).expect("nobody listens there")
+    }
+
+    /// A socket that shares its address with others as long as one listens at most.
+    fn bound(addr: SocketAddr) -> TcpSocket {
+        let socket = TcpSocket::new_v4().expect("there are sockets");
+        socket.set_reuseaddr(true).expect("an address can be shared");
+        socket.bind(addr).expect("the port is free, or held by this test");
+        socket
     }
 }
 

@@ -20,9 +20,14 @@ struct Server {
 impl Server {
     /// Starts it; it ends with the test's process.
     fn start() -> Result<Self> {
-        let tcp = TcpListener::bind("127.0.0.1:0").context("listen")?;
+        // One number for both: somebody may have it for UDP.
+        let both = (0..100).find_map(|_| {
+            let tcp = TcpListener::bind("127.0.0.1:0").ok()?;
+            let udp = UdpSocket::bind(tcp.local_addr().ok()?).ok()?;
+            Some((tcp, udp))
+        });
+        let (tcp, udp) = both.context("find a port that is free for TCP and UDP")?;
         let port = tcp.local_addr()?.port();
-        let udp = UdpSocket::bind(("127.0.0.1", port)).context("bind")?;
         thread::spawn(move || {
             for stream in tcp.incoming().map_while(Result::ok) {
                 thread::spawn(move || {

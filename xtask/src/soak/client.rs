@@ -2,8 +2,10 @@
 
 use crate::shell::{command, dchost_binary, run as run_command, succeeds, target_dir};
 use anyhow::{Context as _, Result};
-use std::net::TcpListener;
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
+use std::process::Stdio;
+use std::thread;
 
 /// Starts a ps, and lets the client look at it.
 ///
@@ -11,16 +13,25 @@ use std::path::PathBuf;
 /// The client's packages cannot be installed, the server does not start, or the client finds something wrong.
 pub(super) fn run() -> Result<String> {
     let python = python_with_grpc()?;
-    // The port is free again when the server binds it; nothing else on this machine asks for it in between.
-    let port =
-        TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).context("find a port")?.port();
-    let address = format!("127.0.0.1:{port}");
     let mut server = command(dchost_binary());
-    server.args(["--task", "ps:0", "--cluster", &format!(r#"{{"ps":["{address}"]}}"#)]);
+    // A cluster of one may leave its port to the system; the log says which it is.
+    server.args(["--task", "ps:0", "--cluster", r#"{"ps":["127.0.0.1:0"]}"#]).stderr(Stdio::piped());
     let mut server = server.spawn().context("start the server")?;
-    let outcome = run_command(command(python).arg("xtask/src/soak/client.py").arg(&address));
+    let mut lines =
+        BufReader::new(server.stderr.take().expect("stderr was asked for as a pipe")).lines().map_while(Result::ok);
+    let address = lines.find_map(|line| {
+        eprintln!("{line}");
+        let (_, address) = line.split_once("serves on ")?;
+        Some(address.split_whitespace().next()?.trim_end_matches(',').to_owned())
+    });
+    // What is written to a pipe that nobody reads holds the writer up.
+    let rest = thread::spawn(move || lines.for_each(|line| eprintln!("{line}")));
+    let outcome = address
+        .context("the server doesn't serve")
+        .and_then(|address| run_command(command(python).arg("xtask/src/soak/client.py").arg(&address)));
     server.kill().context("stop the server")?;
     server.wait().context("wait for the server's end")?;
+    rest.join().expect("showing lines does not panic");
     outcome.map(|()| "reflection, health and GetStatus answered".to_owned())
 }
 

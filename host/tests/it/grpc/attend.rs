@@ -197,7 +197,7 @@ async fn server_that_is_not_the_leader_names_who_is() {
 
 #[tokio::test]
 async fn leader_that_is_not_there_is_unreachable() {
-    let port = Refusing::new();
+    let port = Held::new();
     let error = client(port.addr).attend(registration()).await.err();
     let expected = format!("worker:0 at `{}`: connection refused", port.addr);
     assert_eq!(error, Some(AttendError::Unreachable(expected)));

@@ -56,7 +56,7 @@ async fn unknown_task_is_the_callers_mistake() {
 
 #[tokio::test]
 async fn refused_connection_is_unavailable_at_the_deadline() {
-    let port = Refusing::new();
+    let port = Held::new();
     let peers = peers(port.addr, SHORT, LONG);
     let started = std::time::Instant::now();
     let error = call(&peers).await.expect_err("nobody listens");
@@ -73,7 +73,7 @@ async fn refused_connection_is_unavailable_at_the_deadline() {
 
 #[tokio::test]
 async fn start_order_does_not_matter() {
-    let port = Refusing::new();
+    let port = Held::new();
     let peers = peers(port.addr, LONG, LONG);
     let early = tokio::spawn(async move { call(&peers).await });
     // Gives the call the time to be refused, as far as a yield can; it passes in either order.

@@ -189,24 +189,23 @@ fn component_of(bytes: &'static [u8]) -> Component {
 /// Two tasks that run ops.
 struct Tasks {
     cluster: ClusterSpec,
+    ports: HashMap<Task, Held>,
     servers: HashMap<Task, Running>,
     seen: HashMap<Task, Arc<Seen>>,
 }
 
 impl Tasks {
     fn start() -> Tasks {
-        let listeners = [(A, listener()), (B, listener())];
-        let address = |listener: &std::net::TcpListener| listener.local_addr().expect("it is bound").to_string();
-        let addresses: Vec<String> = listeners.iter().map(|(_, listener)| address(listener)).collect();
-        let cluster = ClusterSpec::new().with_job(TaskType::Worker, addresses);
-        let mut tasks = Tasks { cluster, servers: HashMap::new(), seen: HashMap::new() };
-        for (task, listener) in listeners {
-            tasks.serve(task, 7, listener);
+        let ports = HashMap::from([(A, Held::new()), (B, Held::new())]);
+        let cluster = ClusterSpec::new().with_job(TaskType::Worker, [A, B].map(|task| ports[&task].addr.to_string()));
+        let mut tasks = Tasks { cluster, ports, servers: HashMap::new(), seen: HashMap::new() };
+        for task in [A, B] {
+            tasks.serve(task, 7);
         }
         tasks
     }
 
-    fn serve(&mut self, task: Task, incarnation: u64, listener: std::net::TcpListener) {
+    fn serve(&mut self, task: Task, incarnation: u64) {
         let seen = Arc::new(Seen::default());
         let host = FakeHost {
             task,
@@ -217,7 +216,7 @@ impl Tasks {
         let options = ServerOptions {
             cluster: self.cluster.clone(),
             ops: Some(Arc::new(host)),
-            ..options(task, incarnation, listener)
+            ..options(task, incarnation, self.ports[&task].listen())
         };
         self.servers.insert(task, start(options));
         self.seen.insert(task, seen);

@@ -188,7 +188,7 @@ async fn probe_tells_alive_refused_and_strange_apart() {
         async move { tokio::time::timeout(LONG, dialer.probe(PS, &address)).await.expect("a probe is bounded") }
     };
     assert_eq!(dial(server.addr.to_string()).await, ProbeOutcome::Answered(Incarnation(7)));
-    let refusing = Refusing::new();
+    let refusing = Held::new();
     assert_eq!(dial(refusing.addr.to_string()).await, ProbeOutcome::Refused("connection refused".into()));
     let outcome = dial("no-such-host.invalid:1".into()).await;
     assert!(matches!(outcome, ProbeOutcome::NoAnswer(_)), "{outcome:?}");

@@ -102,7 +102,7 @@ async fn a_leader_tells_of_its_cluster_and_of_itself() {
 
 #[tokio::test]
 async fn a_server_that_comes_in_time_is_waited_for() {
-    let port = Refusing::new();
+    let port = Held::new();
     let address = port.addr;
     let refused = client(address).ask(LONG).await.expect_err("nobody listens");
     assert_eq!(refused, StatusError::NotReached { why: "connection refused".into(), listens: false });

@@ -65,7 +65,7 @@ async fn cancel_ends_what_runs_what_waits_and_what_is_not_sent() {
     after.cancel();
     assert_eq!(tasks.seen(A).began.borrow().clone(), ["never", "echo 2"]);
 
-    let port = Refusing::new();
+    let port = Held::new();
     let run = Tasks::run_at(ClusterSpec::new().with_job(TaskType::Worker, [port.addr.to_string()]), 2);
     let (unsent, other) = (begin(&run.a, "echo", []), begin(&run.a, "echo", []));
     other.cancel();
@@ -95,7 +95,7 @@ async fn a_timeout_ends_an_op_where_it_runs_and_where_nobody_is_reached() {
     assert_eq!(error.to_string(), "deadline-exceeded: op `never` on worker:0 was not done within 50ms");
     assert_eq!(run_op(&run.a, "echo", [number(1)]).await, Ok(vec![number(1)]), "the next has its turn");
 
-    let port = Refusing::new();
+    let port = Held::new();
     let run = Tasks::run_at(ClusterSpec::new().with_job(TaskType::Worker, [port.addr.to_string()]), 2);
     let error = take(&*run.a.start(limited(50)).expect("its form is good")).await.expect_err("nobody listens");
     let expected = "deadline-exceeded: op `never` on worker:0 was not done within 50ms, and its task has not answered";
@@ -180,13 +180,11 @@ async fn a_task_that_restarts_is_told_from_one_whose_connection_broke() {
     let never = begin(&run.a, "never", []);
     tasks.seen(A).began("never").await;
     let server = tasks.servers.remove(&A).expect("it runs");
-    let addr = server.addr;
     server.stop().await;
     let error = take(&*never).await.expect_err("its task has gone");
     assert!(matches!(error.code, ErrorCode::PeerFailed | ErrorCode::Unavailable), "{error}");
     assert_eq!(error.tasks, [A], "{error}");
-    let listener = std::net::TcpListener::bind(addr).expect("the port is free again");
-    tasks.serve(A, 8, listener);
+    tasks.serve(A, 8);
     let error = run_op(&run.a, "echo", []).await.expect_err("another incarnation answers");
     assert_eq!((error.code, &error.tasks[..]), (ErrorCode::PeerRestarted, &[A][..]), "{error}");
     let error = within(run.a.fetch(kept[0].clone())).await.expect_err("what was kept is lost");
