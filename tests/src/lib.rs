@@ -7,6 +7,7 @@
 mod aftermath;
 mod cluster;
 mod health;
+mod hosts;
 mod paths;
 mod port;
 mod process;
@@ -16,6 +17,7 @@ mod wat;
 
 pub use cluster::{Cluster, ClusterBuilder, Outcomes};
 pub use health::{health, ping};
+pub use hosts::Hosts;
 pub use paths::{dchost, guest, guest_with_debug_info};
 pub use port::{Filtered, Port};
 pub use process::{Outcome, Process, Stream};

@@ -1,5 +1,6 @@
 //! One dchost process.
 
+use crate::hosts::Hosts;
 use crate::process::{Outcome, Process};
 use crate::{PATIENCE, aftermath, paths};
 use anyhow::{Context, Result};
@@ -19,6 +20,7 @@ pub struct Run {
     env: Vec<(OsString, OsString)>,
     dir: Option<PathBuf>,
     listener: Option<TcpListener>,
+    seeing: Option<Command>,
     pipe_stdin: bool,
 }
 
@@ -32,6 +34,7 @@ impl Run {
             env: Vec::new(),
             dir: None,
             listener: None,
+            seeing: None,
             pipe_stdin: false,
         }
     }
@@ -74,6 +77,15 @@ impl Run {
         self
     }
 
+    /// Lets the process see the names of a hosts file of the test's, and no others.
+    ///
+    /// # Errors
+    /// There is no dchost.
+    pub fn hosts(mut self, hosts: &Hosts) -> Result<Self> {
+        self.seeing = Some(hosts.command(paths::dchost()?));
+        Ok(self)
+    }
+
     /// Gives the process a standard input that the test holds open.
     pub fn pipe_stdin(mut self) -> Self {
         self.pipe_stdin = true;
@@ -103,7 +115,10 @@ impl Run {
     /// # Errors
     /// There is no dchost.
     pub fn command(self) -> Result<Command> {
-        let mut command = Command::new(paths::dchost()?);
+        let mut command = match self.seeing {
+            Some(command) => command,
+            None => Command::new(paths::dchost()?),
+        };
         command.args(self.args);
         if !self.guest_args.is_empty() {
             command.arg("--").args(self.guest_args);

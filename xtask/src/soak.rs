@@ -1,6 +1,7 @@
 //! `cargo xtask soak`: long checks that CI does not run every time.
 
 mod client;
+mod clusters;
 mod counter;
 mod digits;
 mod flake;
@@ -22,12 +23,12 @@ const COUNTER_RUNS: u32 = 100;
 pub(crate) fn run(parts: &[&str]) -> Result<()> {
     let wanted = Wanted::read(parts)?;
     let mut steps = Steps::default();
-    if wanted.flake.is_some() {
+    if wanted.needs_scenarios() {
         steps.step("guests", || guests::run().map(|()| String::new()))?;
     } else if wanted.needs_examples() {
         steps.step("guests", || guests::examples().map(|()| String::new()))?;
     }
-    if wanted.flake.is_some() || wanted.needs_examples() {
+    if wanted.needs_scenarios() || wanted.needs_examples() {
         steps.step("host", || build_host().map(|()| String::new()))?;
     }
     if let Some(runs) = wanted.counter {
@@ -38,6 +39,9 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
     }
     if wanted.client {
         steps.step("client", client::run)?;
+    }
+    if let Some(count) = wanted.clusters {
+        steps.step("clusters", || clusters::run(count))?;
     }
     if let Some(rounds) = wanted.flake {
         steps.step("flake", || flake::run(rounds))?;
@@ -55,6 +59,7 @@ struct Wanted {
     counter: Option<u32>,
     digits: bool,
     client: bool,
+    clusters: Option<u32>,
     flake: Option<u32>,
     fuzz: Option<u32>,
 }
@@ -63,7 +68,8 @@ impl Wanted {
     fn read(parts: &[&str]) -> Result<Wanted> {
         if parts.is_empty() {
             let (counter, flake, fuzz) = (Some(COUNTER_RUNS), Some(flake::ROUNDS), Some(fuzz::SECONDS));
-            return Ok(Wanted { counter, digits: true, client: true, flake, fuzz });
+            let clusters = Some(clusters::CLUSTERS);
+            return Ok(Wanted { counter, digits: true, client: true, clusters, flake, fuzz });
         }
         let mut wanted = Wanted::default();
         let mut words = parts.iter().copied().peekable();
@@ -72,12 +78,19 @@ impl Wanted {
                 "counter" => wanted.counter = Some(number(&mut words)?.unwrap_or(COUNTER_RUNS)),
                 "digits" => wanted.digits = true,
                 "client" => wanted.client = true,
+                "clusters" => wanted.clusters = Some(number(&mut words)?.unwrap_or(clusters::CLUSTERS)),
                 "flake" => wanted.flake = Some(number(&mut words)?.unwrap_or(flake::ROUNDS)),
                 "fuzz" => wanted.fuzz = Some(number(&mut words)?.unwrap_or(fuzz::SECONDS)),
-                other => bail!("unknown part `{other}` of soak: it has counter, digits, client, flake and fuzz"),
+                other => {
+                    bail!("unknown part `{other}` of soak: it has counter, digits, client, clusters, flake and fuzz")
+                }
             }
         }
         Ok(wanted)
+    }
+
+    fn needs_scenarios(&self) -> bool {
+        self.clusters.is_some() || self.flake.is_some()
     }
 
     fn needs_examples(&self) -> bool {

@@ -25,7 +25,7 @@ fn train(ctx: &WorkerContext) -> Result<()> {
             thread::sleep(Duration::from_millis(5));
         }
     }
-    println!("kept {} in the end", kept.read()?.scalar());
+    println!("kept {} in the end, one of {} workers", kept.read()?.scalar(), ctx.num_workers());
     match arg(ctx, 1, String::new()).as_str() {
         "error" if ctx.attempt() == 0 => Err("lost behind the gate".into()),
         "panic" if ctx.attempt() == 0 => panic!("lost behind the gate"),

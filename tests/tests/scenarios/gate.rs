@@ -1,7 +1,7 @@
 //! The gate of the guest `gated`: runs that wait until the test lets them go on.
 
 use anyhow::{Context, Result};
-use dchost_tests::{Cluster, Process};
+use dchost_tests::{Cluster, Process, Run};
 use std::path::PathBuf;
 
 /// A file that opens the gate of the guest `gated`, once it is there.
@@ -26,8 +26,12 @@ impl Gate {
 
     /// Starts a client that waits at the gate.
     pub(crate) fn client(&self, cluster: &Cluster, name: &str, flags: &[&str], then: &[&str]) -> Result<Process> {
+        self.grant(cluster.client(name, "gated")?).args(flags).guest_args(then).start()
+    }
+
+    /// Lets a run of the guest `gated` wait at the gate.
+    pub(crate) fn grant(&self, run: Run) -> Run {
         let grant = format!("{}::/gate:ro", self.dir.path().display());
-        let run = cluster.client(name, "gated")?.args(["--dir", &grant]).args(flags);
-        run.guest_args(["/gate/gate"]).guest_args(then).start()
+        run.args(["--dir", &grant]).guest_args(["/gate/gate"])
     }
 }

@@ -18,6 +18,7 @@ mod launch;
 mod launch_modes;
 mod limits;
 mod local;
+mod networks;
 mod ops;
 mod refused;
 mod responsive;

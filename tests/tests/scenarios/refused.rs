@@ -1,7 +1,7 @@
 //! What is refused before a port is bound, and what cannot be bound.
 
 use anyhow::{Context, Result};
-use dchost_tests::{Cluster, Outcome, PATIENCE, Run, guest};
+use dchost_tests::{Cluster, Outcome, PATIENCE, Port, Run, guest};
 use std::net::TcpListener;
 use std::path::Path;
 
@@ -90,6 +90,33 @@ fn a_second_process_of_a_task_is_refused() -> Result<()> {
     assert!(outcome.stderr.contains("worker:1"), "{}", outcome.output);
     for task in ["worker:0", "worker:1"] {
         assert!(cluster.task(task).is_running(), "the first goes on\n{}", cluster.report());
+    }
+    Ok(())
+}
+
+/// Aim: nobody is added to a job that runs. Method: the two wait for the gate while a third, whose cluster has a worker more,
+/// asks their leader.
+#[test]
+fn a_worker_more_is_refused_by_a_running_job() -> Result<()> {
+    let gate = tempfile::tempdir().context("make a directory")?;
+    let grant = format!("{}::/gate:ro", gate.path().display());
+    let builder = Cluster::builder().workers(2).ps(1).guest("gated").guest_args(["/gate/gate"]);
+    let cluster = builder.flags(["--dir", &grant]).start()?;
+    for task in ["worker:0", "worker:1"] {
+        cluster.wait_for_line(task, "at the gate")?;
+    }
+    let port = Port::new()?;
+    let mut larger: serde_json::Value = serde_json::from_str(cluster.spec()).context("read the cluster")?;
+    larger["worker"].as_array_mut().context("its workers")?.push(port.address().to_string().into());
+    let third = Run::new("worker:2").args(["--task", "worker:2", "--cluster", &larger.to_string(), "--dir", &grant]);
+    let third = third.args(["--module".into(), guest("gated")?.into_os_string()]).listener(port.listen()?);
+    let outcome = third.output()?;
+    check(&outcome, 2, &["worker:0 has no worker:2", "has 2 tasks, and a running job takes no more"]);
+    std::fs::write(gate.path().join("gate"), "").context("open the gate")?;
+    let outcomes = cluster.wait_all(PATIENCE)?;
+    outcomes.expect_codes([("ps:0", 0), ("worker:0", 0), ("worker:1", 0)]);
+    for task in ["worker:0", "worker:1"] {
+        outcomes.expect_output(task, "kept 2 in the end, one of 2 workers");
     }
     Ok(())
 }
