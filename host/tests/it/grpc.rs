@@ -31,7 +31,7 @@ mod service;
 mod status;
 
 /// What no test should ever wait for.
-const LONG: Duration = Duration::from_secs(30);
+const LONG: Duration = Duration::from_secs(60);
 
 const PS: Task = Task::new(TaskType::Ps, 0);
 const WORKER: Task = Task::new(TaskType::Worker, 0);

@@ -6,7 +6,6 @@ mod command_line;
 mod embed;
 mod grpc;
 mod guests;
-mod op_peers;
 mod ops;
 mod oracle;
 mod security;

@@ -10,8 +10,8 @@ use dchost::handles::{BoxFuture, OpCall, OpHost, OpInput, OpInstance, OpLimits, 
 use dchost::ops::unknown_op;
 use dchost::tensor::{DType, Tensor, TensorType};
 use dchost::wire::header::Header;
-use dchost::wire::v1;
 use dchost::wire::v1::ops_client::OpsClient;
+use dchost::wire::v1::{self, call_request};
 use sha2::{Digest as _, Sha256};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,6 +20,7 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 mod calls;
 mod hostile;
 mod put;
+mod strange;
 mod values;
 
 const A: Task = Task::new(TaskType::Worker, 0);
@@ -28,12 +29,16 @@ const B: Task = Task::new(TaskType::Worker, 1);
 /// `--max-tensor` of the tasks: small, so that what is bounded by it is quick to exceed.
 const TENSOR_BYTES_MAX: u64 = 1 << 20;
 
+/// `--max-tensor` where one tensor has to be more than a stream takes unread.
+const LARGE_BYTES_MAX: u64 = 32 << 20;
+
 /// `--max-module-size` of the tasks.
 const COMPONENT_BYTES_MAX: u64 = 1 << 20;
 
 /// Runs ops on a task.
 struct FakeHost {
     task: Task,
+    tensor_bytes_max: u64,
     components: Mutex<HashMap<[u8; 32], Bytes>>,
     fetcher: Fetcher,
     seen: Arc<Seen>,
@@ -50,6 +55,8 @@ struct Seen {
     alive: watch::Sender<usize>,
     /// Values that were fetched from other tasks.
     fetched: AtomicUsize,
+    /// Calls that were handed to an instance, whether or not their turn has come.
+    called: AtomicUsize,
     /// Ops whose turn came, in order; with their first input where it is a number.
     began: watch::Sender<Vec<String>>,
     /// Lets a `gate` go on.
@@ -78,7 +85,7 @@ impl Seen {
 
 impl OpHost for FakeHost {
     fn limits(&self) -> OpLimits {
-        OpLimits { component_bytes_max: COMPONENT_BYTES_MAX, tensor_bytes_max: TENSOR_BYTES_MAX }
+        OpLimits { component_bytes_max: COMPONENT_BYTES_MAX, tensor_bytes_max: self.tensor_bytes_max }
     }
 
     fn component(&self, module: &[u8; 32]) -> Option<Bytes> {
@@ -110,30 +117,39 @@ impl OpHost for FakeHost {
         let (jobs, queue) = mpsc::unbounded_channel();
         self.seen.opened.fetch_add(1, Ordering::SeqCst);
         self.seen.alive.send_modify(|alive| *alive += 1);
-        let (task, seen) = (self.task, self.seen.clone());
+        let (task, tensor_bytes_max, seen) = (self.task, self.tensor_bytes_max, self.seen.clone());
         tokio::spawn(async move {
-            work_off(task, queue, &seen).await;
+            work_off(task, tensor_bytes_max, queue, &seen).await;
             drop(until_gone);
             seen.alive.send_modify(|alive| *alive -= 1);
         });
-        Ok(Arc::new(FakeInstance(jobs)))
+        Ok(Arc::new(FakeInstance { jobs, seen: self.seen.clone() }))
     }
 }
 
 type Inputs = BoxFuture<'static, Result<Vec<Tensor>>>;
 type Reply = oneshot::Sender<Result<Vec<Tensor>>>;
 
-struct FakeInstance(mpsc::UnboundedSender<(String, Inputs, Reply)>);
+struct FakeInstance {
+    jobs: mpsc::UnboundedSender<(String, Inputs, Reply)>,
+    seen: Arc<Seen>,
+}
 
 impl OpInstance for FakeInstance {
     fn call(&self, op: String, inputs: Inputs) -> Inputs {
         let (reply, answer) = oneshot::channel();
-        let _ = self.0.send((op, inputs, reply));
+        self.seen.called.fetch_add(1, Ordering::SeqCst);
+        let _ = self.jobs.send((op, inputs, reply));
         Box::pin(async move { answer.await.unwrap_or_else(|_| Err(Error::new(ErrorCode::Cancelled, "it is gone"))) })
     }
 }
 
-async fn work_off(task: Task, mut queue: mpsc::UnboundedReceiver<(String, Inputs, Reply)>, seen: &Seen) {
+async fn work_off(
+    task: Task,
+    tensor_bytes_max: u64,
+    mut queue: mpsc::UnboundedReceiver<(String, Inputs, Reply)>,
+    seen: &Seen,
+) {
     let mut calls = 0;
     while let Some((op, inputs, mut reply)) = queue.recv().await {
         let work = async {
@@ -148,6 +164,9 @@ async fn work_off(task: Task, mut queue: mpsc::UnboundedReceiver<(String, Inputs
                 "length" => Ok(vec![number(inputs.iter().map(|input| input.data.len() as i64).sum())]),
                 "nothing" => Ok(Vec::new()),
                 "bytes" => Ok(vec![bytes(usize::try_from(first.unwrap_or_default()).expect("a size"))]),
+                // Small enough to be sent unasked, and as large as may be.
+                "eager" => Ok(vec![bytes(16 << 10)]),
+                "full" => Ok(vec![bytes(usize::try_from(tensor_bytes_max).expect("a size"))]),
                 "gate" => {
                     seen.gate.notified().await;
                     Ok(inputs)
@@ -188,6 +207,7 @@ fn component_of(bytes: &'static [u8]) -> Component {
 
 /// Two tasks that run ops.
 struct Tasks {
+    tensor_bytes_max: u64,
     cluster: ClusterSpec,
     ports: HashMap<Task, Held>,
     servers: HashMap<Task, Running>,
@@ -196,9 +216,14 @@ struct Tasks {
 
 impl Tasks {
     fn start() -> Tasks {
+        Tasks::start_with(TENSOR_BYTES_MAX)
+    }
+
+    /// With this `--max-tensor`.
+    fn start_with(tensor_bytes_max: u64) -> Tasks {
         let ports = HashMap::from([(A, Held::new()), (B, Held::new())]);
         let cluster = ClusterSpec::new().with_job(TaskType::Worker, [A, B].map(|task| ports[&task].addr.to_string()));
-        let mut tasks = Tasks { cluster, ports, servers: HashMap::new(), seen: HashMap::new() };
+        let mut tasks = Tasks { tensor_bytes_max, cluster, ports, servers: HashMap::new(), seen: HashMap::new() };
         for task in [A, B] {
             tasks.serve(task, 7);
         }
@@ -209,8 +234,9 @@ impl Tasks {
         let seen = Arc::new(Seen::default());
         let host = FakeHost {
             task,
+            tensor_bytes_max: self.tensor_bytes_max,
             components: Mutex::default(),
-            fetcher: Fetcher::new(self.cluster.clone(), Handle::current(), TENSOR_BYTES_MAX),
+            fetcher: Fetcher::new(self.cluster.clone(), Handle::current(), self.tensor_bytes_max),
             seen: seen.clone(),
         };
         let options = ServerOptions {
@@ -238,7 +264,8 @@ impl Tasks {
             cluster,
             caller: caller(run),
             runtime: Handle::current(),
-            connect_timeout: LONG,
+            // Longer than any test waits: what ends meanwhile doesn't end by it.
+            connect_timeout: 2 * LONG,
             rejoin_timeout,
         });
         Asker::new(peers, component_of(b"component"))
@@ -281,6 +308,17 @@ impl Asker {
 fn call(op: &str, inputs: impl IntoIterator<Item = Tensor>) -> OpCall {
     let inputs = inputs.into_iter().map(OpInput::Tensor).collect();
     OpCall { op: op.to_owned(), inputs, timeout: None }
+}
+
+/// How a call of this number begins on the wire.
+fn header(call: u64, op: &str, types: &[TensorType]) -> call_request::Kind {
+    let input = |ty| v1::Input { kind: Some(v1::input::Kind::Tensor(v1::TensorHeader::from(ty))) };
+    call_request::Kind::Header(v1::CallHeader {
+        call,
+        op: op.into(),
+        input: types.iter().map(input).collect(),
+        timeout_ms: 0,
+    })
 }
 
 fn begin(ops: &RemoteOps, op: &str, inputs: impl IntoIterator<Item = Tensor>) -> Box<dyn StartedOp> {

@@ -1,17 +1,15 @@
-//! Callers and tasks that break the rules: the other side neither hangs nor grows, and serves others as before.
+//! Callers that break the rules: a task neither hangs nor grows, and serves others as before.
 
 use super::*;
 use dchost::ops::OPERANDS_MAX;
-use dchost::server::cluster::ClusterService;
-use dchost::server::session::Sessions;
 use dchost::wire::status::from_status;
+use dchost::wire::transport::STREAM_WINDOW_BYTES;
 use dchost::wire::v1::call_request::Kind;
-use dchost::wire::v1::{call_response, ops_server};
-use std::pin::Pin;
+use dchost::wire::v1::call_response::Kind as Answer;
+use dchost::wire::v1::cluster_client::ClusterClient;
 use std::slice::from_ref;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Code, Streaming};
 
 /// A stream of calls that the test carries out by hand, as run 1.
 struct Raw {
@@ -27,24 +25,23 @@ fn opening() -> Kind {
     })
 }
 
-fn header(call: u64, op: &str, types: &[TensorType]) -> Kind {
-    let input = |ty| v1::Input { kind: Some(v1::input::Kind::Tensor(v1::TensorHeader::from(ty))) };
-    Kind::Header(v1::CallHeader { call, op: op.into(), input: types.iter().map(input).collect(), timeout_ms: 0 })
-}
-
 fn chunk(item: u32, offset: u64, count: usize) -> Kind {
     Kind::Chunk(v1::Chunk { item, offset, data: vec![0; count].into() })
 }
 
 impl Raw {
     async fn open(addr: SocketAddr) -> Raw {
+        Raw::open_on(channel_to(addr).await).await
+    }
+
+    async fn open_on(channel: Channel) -> Raw {
         let (requests, stream) = mpsc::channel(64);
         let raw = v1::CallRequest { kind: Some(opening()) };
         requests.try_send(raw).expect("there is room");
-        let mut client = OpsClient::new(channel_to(addr).await);
-        let mut answers = client.call(ReceiverStream::new(stream)).await.expect("it opens").into_inner();
+        let mut answers =
+            OpsClient::new(channel).call(ReceiverStream::new(stream)).await.expect("it opens").into_inner();
         let opened = answers.message().await.expect("it opens").and_then(|answer| answer.kind);
-        assert!(matches!(opened, Some(call_response::Kind::Opened(_))));
+        assert!(matches!(opened, Some(Answer::Opened(_))));
         Raw { requests, answers }
     }
 
@@ -52,11 +49,25 @@ impl Raw {
         self.requests.send(v1::CallRequest { kind: Some(kind) }).await.is_ok()
     }
 
-    async fn answer(&mut self) -> Result<call_response::Kind> {
+    async fn answer(&mut self) -> Result<Answer> {
         match within(self.answers.message()).await {
             Ok(answer) => Ok(answer.and_then(|answer| answer.kind).expect("an answer")),
             Err(status) => Err(from_status(&status)),
         }
+    }
+
+    /// The next answer, which is how a call ended.
+    async fn result(&mut self) -> v1::CallResult {
+        match self.answer().await {
+            Ok(Answer::Result(result)) => result,
+            other => panic!("a result comes, not {other:?}"),
+        }
+    }
+
+    /// The next answer, which is a part of a result.
+    async fn bytes(&mut self) {
+        let answer = self.answer().await;
+        assert!(matches!(answer, Ok(Answer::Chunk(_))), "bytes come, not {answer:?}");
     }
 }
 
@@ -126,9 +137,9 @@ async fn what_is_refused_is_passed_over_and_the_stream_goes_on() {
     {
         raw.send(kind).await;
     }
-    let Ok(call_response::Kind::Result(refused)) = raw.answer().await else { panic!("a result comes") };
-    assert_eq!((refused.call, refused.code), (10, tonic::Code::ResourceExhausted as u32));
-    let Ok(call_response::Kind::Result(served)) = raw.answer().await else { panic!("a result comes") };
+    let refused = raw.result().await;
+    assert_eq!((refused.call, refused.code), (10, Code::ResourceExhausted as u32));
+    let served = raw.result().await;
     assert_eq!((served.call, served.code), (11, 0));
     // What isn't there can be asked for, dropped and cancelled.
     for kind in [
@@ -139,24 +150,31 @@ async fn what_is_refused_is_passed_over_and_the_stream_goes_on() {
     ] {
         raw.send(kind).await;
     }
-    let Ok(call_response::Kind::Chunk(_)) = raw.answer().await else { panic!("its bytes come") };
-    let Ok(call_response::Kind::Result(unknown)) = raw.answer().await else { panic!("a result comes") };
-    assert_eq!((unknown.call, unknown.code), (99, tonic::Code::NotFound as u32));
+    raw.bytes().await;
+    let unknown = raw.result().await;
+    assert_eq!((unknown.call, unknown.code), (99, Code::NotFound as u32));
     tasks.stop().await;
 }
 
+/// Aim: a run has one stream of calls, so that what it may have under way is bounded, and a caller that comes again isn't kept
+/// waiting by its own broken connection.
 #[tokio::test]
 async fn a_second_stream_ends_the_first_and_what_it_had_begun() {
     let tasks = Tasks::start();
     let run = tasks.run(1);
     let never = begin(&run.a, "never", []);
     tasks.seen(A).began("never").await;
-    let mut raw = Raw::open(tasks.servers[&A].addr).await;
-    raw.send(header(100, "calls", &[])).await;
-    let Ok(call_response::Kind::Result(served)) = raw.answer().await else { panic!("a result comes") };
+    let mut second = Raw::open(tasks.servers[&A].addr).await;
+    second.send(header(100, "calls", &[])).await;
+    let served = second.result().await;
     assert_eq!((served.call, served.code), (100, 0), "it doesn't wait for what nobody waits for");
+    second.bytes().await;
     let error = take(&*never).await.expect_err("its stream has ended");
     assert!(error.message.contains("another stream of the session"), "{error}");
+    let mut third = Raw::open(tasks.servers[&A].addr).await;
+    assert_eq!(second.answer().await.expect_err("it is over").code, ErrorCode::Cancelled);
+    third.send(header(101, "nothing", &[])).await;
+    assert_eq!(third.result().await.code, 0);
     assert_eq!(Seen::count(&tasks.seen(A).opened), 1, "the instance stays");
     tasks.stop().await;
 }
@@ -185,8 +203,89 @@ async fn a_caller_that_reads_no_answers_has_to_wait() {
     assert!(stuck, "{sent} calls were taken of somebody who reads nothing");
     // Reading them makes room.
     for _ in 0..sent {
-        assert!(matches!(raw.answer().await, Ok(call_response::Kind::Result(_))));
+        raw.result().await;
     }
+    tasks.stop().await;
+}
+
+/// Aim: a caller that reads no answers can't fill a task's memory with them, also where it releases each result at once.
+/// Method: beyond some answers that wait nothing is taken of the stream any more; once they are read all goes on.
+#[tokio::test]
+async fn answers_that_nobody_reads_stop_the_stream() {
+    const CALLS: u64 = 10_000;
+    let tasks = Tasks::start_with(LARGE_BYTES_MAX);
+    let run = tasks.run(1);
+    assert_eq!(run_op(&run.a, "echo", []).await, Ok(Vec::new()));
+    let channel = channel_to(tasks.servers[&A].addr).await;
+    let mut raw = Raw::open_on(channel.clone()).await;
+    let before = Seen::count(&tasks.seen(A).called);
+    let called = || Seen::count(&tasks.seen(A).called) - before;
+    let requests = raw.requests.clone();
+    let sending = tokio::spawn(async move {
+        for call in 101..=100 + CALLS {
+            for kind in [header(call, "eager", &[]), Kind::Drop(v1::Drop { call, result: Vec::new() })] {
+                requests.send(v1::CallRequest { kind: Some(kind) }).await.expect("it is read");
+            }
+        }
+    });
+    // What the connection takes, and twice what the task lets wait: answers, and calls that end meanwhile.
+    let unread = STREAM_WINDOW_BYTES as usize / (16 << 10) + 2 * 1024;
+    until("all are sent, and many are called", || sending.is_finished() && called() > 1000).await;
+    // The task has its turn as often as it needs to take them all.
+    for _ in 0..500 {
+        let asked = v1::GetStatusRequest { header: Some((&Header::new(caller(2))).into()), brief: true };
+        ClusterClient::new(channel.clone()).get_status(asked).await.expect("it answers others");
+    }
+    for read in 1..=usize::try_from(CALLS).expect("it is small") {
+        // Or refused: more wait there than may.
+        let code = raw.result().await.code;
+        assert!([0, Code::ResourceExhausted as u32].contains(&code), "{code}");
+        if code == 0 {
+            raw.bytes().await;
+        }
+        let ahead = called().saturating_sub(read);
+        assert!(ahead < unread + 100, "{ahead} calls are ahead of what is read");
+    }
+    sending.await.expect("all are sent");
+    raw.send(header(101 + CALLS, "nothing", &[])).await;
+    assert_eq!(raw.result().await.code, 0, "it goes on");
+    tasks.stop().await;
+}
+
+/// Aim: results hold their room as long as anybody reads them, also by another call than the one that released them.
+#[tokio::test]
+async fn a_result_that_is_fetched_holds_its_room_after_its_release() {
+    let tasks = Tasks::start_with(LARGE_BYTES_MAX);
+    let run = tasks.run(1);
+    assert_eq!(run_op(&run.a, "echo", []).await, Ok(Vec::new()));
+    let addr = tasks.servers[&A].addr;
+    let mut raw = Raw::open(addr).await;
+    let ty = TensorType::new(DType::U8, [LARGE_BYTES_MAX]);
+    let mut unread = Vec::new();
+    for call in 101..=104 {
+        raw.send(header(call, "full", &[])).await;
+        assert_eq!(raw.result().await.code, 0);
+        let value = RemoteValue { task: A, incarnation: Incarnation(7), call, result: 0, ty: ty.clone() };
+        let fetch = v1::FetchRequest { header: Some((&Header::new(caller(1))).into()), value: Some((&value).into()) };
+        // Else what isn't read of it would keep the other stream of the connection from being read.
+        let mut client = OpsClient::new(channel_to(addr).await);
+        unread.push(client.fetch(fetch).await.expect("it is there").into_inner());
+        raw.send(Kind::Drop(v1::Drop { call, result: Vec::new() })).await;
+    }
+    raw.send(header(105, "full", &[])).await;
+    let result = raw.result().await;
+    assert_eq!(result.code, Code::ResourceExhausted as u32);
+    assert!(result.message.contains("take or release some first"), "{}", result.message);
+    drop(unread);
+    let again = async {
+        for call in 106.. {
+            raw.send(header(call, "full", &[])).await;
+            if raw.result().await.code == 0 {
+                return;
+            }
+        }
+    };
+    tokio::time::timeout(LONG, again).await.expect("room is given back when nobody reads any more");
     tasks.stop().await;
 }
 
@@ -200,150 +299,20 @@ async fn results_without_bytes_are_counted_too() {
     let mut refused = None;
     for call in 100..500 {
         raw.send(header(call, "echo", &none)).await;
-        let Ok(call_response::Kind::Result(result)) = raw.answer().await else { panic!("a result comes") };
+        let result = raw.result().await;
         if result.code != 0 {
             refused = Some((call, result));
             break;
         }
     }
     let (call, result) = refused.expect("there is an end");
-    assert_eq!(result.code, tonic::Code::ResourceExhausted as u32);
+    assert_eq!(result.code, Code::ResourceExhausted as u32);
     assert!(result.message.contains("take or release some first"), "{}", result.message);
     for dropped in 100..call {
         raw.send(Kind::Drop(v1::Drop { call: dropped, result: Vec::new() })).await;
     }
     raw.send(header(1000, "echo", &none)).await;
-    let Ok(call_response::Kind::Result(result)) = raw.answer().await else { panic!("a result comes") };
+    let result = raw.result().await;
     assert_eq!(result.code, 0, "{}", result.message);
     tasks.stop().await;
-}
-
-/// A task whose server of ops says what the test wants.
-struct Strange {
-    /// To the first call of each stream.
-    answers: Vec<call_response::Kind>,
-}
-
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
-
-#[tonic::async_trait]
-impl ops_server::Ops for Strange {
-    type PutModuleStream = Answers<v1::PutModuleResponse>;
-    type CallStream = Answers<v1::CallResponse>;
-    type FetchStream = Answers<v1::FetchResponse>;
-
-    async fn put_module(
-        &self,
-        _request: Request<Streaming<v1::PutModuleRequest>>,
-    ) -> Result<Response<Self::PutModuleStream>, Status> {
-        let asked = v1::PutModuleResponse { challenge: vec![1; 32].into(), ..Default::default() };
-        let ready = v1::PutModuleResponse { ready: true, ..Default::default() };
-        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(asked), Ok(ready)]))))
-    }
-
-    async fn call(&self, request: Request<Streaming<v1::CallRequest>>) -> Result<Response<Self::CallStream>, Status> {
-        let (sender, answers) = mpsc::channel(1);
-        let mut requests = request.into_inner();
-        let kinds = self.answers.clone();
-        tokio::spawn(async move {
-            let opened = call_response::Kind::Opened(v1::ResponseHeader { incarnation: 7 });
-            let answer = |kind| Ok(v1::CallResponse { kind: Some(kind) });
-            drop(sender.send(answer(opened)).await);
-            // The opening, and the first call.
-            let _ = (requests.message().await, requests.message().await);
-            for kind in kinds {
-                drop(sender.send(answer(kind)).await);
-            }
-            while let Ok(Some(_)) = requests.message().await {}
-        });
-        Ok(Response::new(Box::pin(ReceiverStream::new(answers))))
-    }
-
-    async fn fetch(&self, _request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
-        let tensor = v1::TensorHeader::from(&bytes(8).ty);
-        let header = v1::FetchHeader { header: None, tensor: Some(tensor) };
-        let header = v1::FetchResponse { kind: Some(v1::fetch_response::Kind::Header(header)) };
-        let chunk = v1::Chunk { item: 0, offset: 0, data: vec![0; 4].into() };
-        let chunk = v1::FetchResponse { kind: Some(v1::fetch_response::Kind::Chunk(chunk)) };
-        Ok(Response::new(Box::pin(tokio_stream::iter([Ok(header), Ok(chunk)]))))
-    }
-}
-
-/// Serves `A` strangely, and a run that calls it.
-async fn strange(answers: Vec<call_response::Kind>) -> (Asker, CancellationToken) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-    let cluster =
-        ClusterSpec::new().with_job(TaskType::Worker, [listener.local_addr().expect("it is bound").to_string()]);
-    let stopping = CancellationToken::new();
-    let sessions = Sessions::new(LONG, stopping.clone(), Handle::current());
-    let guard = Guard::new(A, Incarnation(7), sessions, Arc::new(authorize), stopping.clone());
-    let service = ClusterService::new(guard, cluster.clone(), None, Store::default(), stopping.clone());
-    let serving = tonic::transport::Server::builder()
-        .add_service(v1::cluster_server::ClusterServer::new(service))
-        .add_service(ops_server::OpsServer::new(Strange { answers }))
-        .serve_with_incoming_shutdown(
-            tonic::transport::server::TcpIncoming::from(listener),
-            stopping.clone().cancelled_owned(),
-        );
-    tokio::spawn(serving);
-    (Tasks::run_at(cluster, 1), stopping)
-}
-
-fn result(call: u64, types: &[TensorType], with_data: bool) -> call_response::Kind {
-    let tensor = types.iter().map(v1::TensorHeader::from).collect();
-    call_response::Kind::Result(v1::CallResult { call, tensor, with_data, ..Default::default() })
-}
-
-fn answer_chunk(item: u32, offset: u64, count: usize) -> call_response::Kind {
-    call_response::Kind::Chunk(v1::Chunk { item, offset, data: vec![0; count].into() })
-}
-
-/// What a strange task answers to call 1, and what the caller makes of it.
-#[tokio::test]
-async fn a_caller_bears_any_answer() {
-    let eight = bytes(8).ty;
-    let huge = TensorType::new(DType::F64, [1 << 59]);
-    let above = bytes(2 << 20).ty;
-    let over = |call: u64| {
-        let answers = (0..2_u64).map(move |part| answer_chunk(0, part << 20, 1 << 20));
-        std::iter::once(result(call, &[bytes(2 << 20).ty], true)).chain(answers)
-    };
-    let cases: Vec<(&str, Vec<call_response::Kind>)> = vec![
-        ("bytes of nothing", vec![answer_chunk(0, 0, 8)]),
-        ("an opening twice", vec![call_response::Kind::Opened(v1::ResponseHeader { incarnation: 9 })]),
-        ("a result before the bytes", vec![result(1, from_ref(&eight), true), result(2, &[], true)]),
-        ("257 results, at most 256", vec![result(1, &vec![eight.clone(); OPERANDS_MAX + 1], false)]),
-        ("comes next", vec![result(1, from_ref(&eight), true), answer_chunk(3, 0, 8)]),
-        ("overruns the item's `8`", vec![result(1, from_ref(&eight), true), answer_chunk(0, 0, 9)]),
-        ("at most 1048576 are taken here", vec![result(1, from_ref(&above), true)]),
-        ("at most 1048576 are taken here", vec![result(1, &[above], false)]),
-        ("at most 1048576 are taken here", over(1).collect()),
-        ("at most 1048576 are taken here", vec![result(1, &vec![huge; 200], true)]),
-        ("at most 1048576 are taken here", over(9).chain(over(1)).collect()),
-    ];
-    for (expected, answers) in cases {
-        let (run, stopping) = strange(answers).await;
-        let started = begin(&run.a, "echo", []);
-        let error = take(&*started).await.expect_err(expected);
-        assert!(error.message.contains(expected), "{expected}: {error}");
-        stopping.cancel();
-    }
-    // Results of calls that nobody made, and errors of any code, do nothing.
-    let error = |call, code| call_response::Kind::Result(v1::CallResult { call, code, ..Default::default() });
-    let (run, stopping) = strange(vec![
-        error(77, 5),
-        result(78, from_ref(&eight), false),
-        result(79, from_ref(&eight), true),
-        answer_chunk(0, 0, 8),
-        error(1, u32::MAX),
-    ])
-    .await;
-    assert_eq!(run_op(&run.a, "echo", []).await.expect_err("an error").code, ErrorCode::Unknown);
-    stopping.cancel();
-    // A value of fewer bytes than it is told to have.
-    let (run, stopping) = strange(vec![result(1, from_ref(&eight), false)]).await;
-    let kept = keep(&*begin(&run.a, "echo", [])).await.expect("so it says");
-    let error = within(run.a.fetch(kept[0].clone())).await.expect_err("too few");
-    assert!(error.message.contains("too few bytes"), "{error}");
-    stopping.cancel();
 }
