@@ -7,7 +7,6 @@
 
 use dchost::attend::{Mode, Registration, Replication};
 use dchost::client::attend::LeaderClient;
-use dchost::client::channel::connect::endpoint;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::context::WorkerContext;
 use dchost::coordinator::member::{Member, MemberHandle, MemberOptions};
@@ -19,7 +18,6 @@ use dchost::server::guard::authorize;
 use dchost::server::leader::{Leader, LeaderOptions};
 use dchost::server::{Server, ServerOptions};
 use dchost::variables::Store;
-use dchost::wire::transport::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 use dchost::wire::v1::{self, attend_event, attend_request, cluster_client::ClusterClient, cluster_server};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -29,8 +27,9 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
+
+mod plain;
 
 const ROUNDS: usize = 2000;
 
@@ -182,21 +181,13 @@ struct PlainMember {
 }
 
 async fn start_plain(workers: u32) -> Vec<PlainMember> {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-    let address = listener.local_addr().expect("it is bound").to_string();
     let plain = Plain { size: workers as usize, waiting: Arc::default() };
-    let serving = tonic::transport::Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(FRAME_BYTES_MAX)
-        .add_service(cluster_server::ClusterServer::new(plain))
-        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
-    tokio::spawn(serving);
+    let address = plain::serve(cluster_server::ClusterServer::new(plain)).await;
     let mut members = Vec::new();
     for _ in 0..workers {
-        let channel = endpoint(&address).expect("the address is good").connect_lazy();
         let (arrivals, stream) = mpsc::channel(QUEUED);
-        let answer = ClusterClient::new(channel).attend(ReceiverStream::new(stream)).await.expect("it serves");
+        let answer =
+            ClusterClient::new(plain::channel(&address)).attend(ReceiverStream::new(stream)).await.expect("it serves");
         members.push(PlainMember { arrivals, events: answer.into_inner() });
     }
     members

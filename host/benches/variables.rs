@@ -5,7 +5,6 @@
 //! all alike; the table shows medians. Run with `cargo bench -p dchost --bench variables`.
 
 use bytes::Bytes;
-use dchost::client::channel::connect::endpoint;
 use dchost::client::channel::{Connections, Peers, PeersOptions};
 use dchost::client::variables::RemoteVariables;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
@@ -16,7 +15,6 @@ use dchost::server::variables::PullStream;
 use dchost::server::{Server, ServerOptions};
 use dchost::tensor::{DType, TensorType, TensorView};
 use dchost::variables::Store;
-use dchost::wire::transport::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 use dchost::wire::v1::{self, pull_response, push_request, variables_client::VariablesClient, variables_server};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -24,8 +22,9 @@ use tokio::runtime::Handle;
 use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::Channel;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
+
+mod plain;
 
 const PS: Task = Task::new(TaskType::Ps, 0);
 
@@ -113,20 +112,6 @@ fn start() -> Peers {
     })
 }
 
-/// Starts the plain server, with the standard server's settings, and a channel with the client's.
-async fn start_plain(plain: Plain) -> Channel {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-    let address = listener.local_addr().expect("it is bound").to_string();
-    let serving = tonic::transport::Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(FRAME_BYTES_MAX)
-        .add_service(variables_server::VariablesServer::new(plain))
-        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
-    tokio::spawn(serving);
-    endpoint(&address).expect("the address is good").connect_lazy()
-}
-
 async fn plain_push(channel: &Channel, data: &Bytes) {
     let message = |chunk| v1::PushRequest { kind: Some(push_request::Kind::Chunk(chunk)) };
     let stream = tokio_stream::iter(chunks(data).map(message));
@@ -163,7 +148,8 @@ fn show(bytes: usize, time: Duration) -> String {
 
 async fn measure() {
     let all = Bytes::from(vec![0_u8; 64 << 20]);
-    let (plain, dchost) = (start_plain(Plain(all.clone())).await, start());
+    let plain = plain::serve(variables_server::VariablesServer::new(Plain(all.clone()))).await;
+    let (plain, dchost) = (plain::channel(&plain), start());
     let variables = RemoteVariables::new(dchost, PS);
     println!("{:>8} {:>5} {:>14} {:>14} {:>18}", "bytes", "", "dchost", "plain tonic", "dchost/plain speed");
     for (bytes, rounds) in [(4 << 10, 400), (1 << 20, 100), (16 << 20, 30), (64 << 20, 15)] {

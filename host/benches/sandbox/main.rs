@@ -12,6 +12,8 @@ mod matmul;
 mod measure;
 mod memory;
 mod ops;
+#[path = "../plain/mod.rs"]
+mod plain;
 mod process;
 mod rig;
 mod start;

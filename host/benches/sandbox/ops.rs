@@ -6,8 +6,8 @@
 use crate::fakes::Lines;
 use crate::guests;
 use crate::measure::{PASSES, Series, head, row};
+use crate::plain;
 use bytes::Bytes;
-use dchost::client::channel::connect::endpoint;
 use dchost::client::channel::{Connections, Peers, PeersOptions};
 use dchost::client::ops::{Component, RemoteOps};
 use dchost::cluster::{ClusterSpec, Task, TaskType};
@@ -21,7 +21,7 @@ use dchost::server::guard::authorize;
 use dchost::server::{Server, ServerOptions};
 use dchost::tensor::{DType, Tensor, TensorType};
 use dchost::variables::{Spare, Store};
-use dchost::wire::transport::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES};
+use dchost::wire::transport::MESSAGE_BYTES_MAX;
 use dchost::wire::v1;
 use sha2::{Digest as _, Sha256};
 use std::convert::Infallible;
@@ -35,7 +35,6 @@ use tokio_util::sync::CancellationToken;
 use tonic::codegen::{Body, Service, StdError, http};
 use tonic::server::{NamedService, UnaryService};
 use tonic::transport::Channel;
-use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 
@@ -54,12 +53,12 @@ pub(crate) fn run() {
     head(&["bytes each way", "callers", "op, us a call", "plain unary, us a call", "op / plain in calls a second"]);
     runtime.block_on(async {
         let address = serve(guests.handle().clone());
-        let plain = serve_plain().await;
+        let plain = plain::serve(Echo).await;
         let digest = Sha256::digest(&component).into();
         let component = Arc::new(Component { digest, bytes: component, args: Vec::new(), tensor_bytes_max: 256 << 20 });
         for (bytes, calls) in CASES {
             for callers in CALLERS {
-                let lanes: Vec<_> = (0..callers).map(|_| (ops(&address, &component), channel(&plain))).collect();
+                let lanes: Vec<_> = (0..callers).map(|_| (ops(&address, &component), plain::channel(&plain))).collect();
                 let (mut own, mut other) = (Series::default(), Series::default());
                 // The first pass puts the component, starts instances and connects.
                 for pass in 0..=PASSES {
@@ -196,23 +195,6 @@ where
             Ok(grpc.unary(Echo, request).await)
         })
     }
-}
-
-async fn serve_plain() -> String {
-    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-    let address = listener.local_addr().expect("it is bound").to_string();
-    let serving = tonic::transport::Server::builder()
-        .initial_stream_window_size(STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
-        .max_frame_size(FRAME_BYTES_MAX)
-        .add_service(Echo)
-        .serve_with_incoming(TcpIncoming::from(listener).with_nodelay(Some(true)));
-    tokio::spawn(serving);
-    address
-}
-
-fn channel(address: &str) -> Channel {
-    endpoint(address).expect("the address is good").connect_lazy()
 }
 
 async fn call_plain(channel: Channel, bytes: usize, calls: usize) {
