@@ -260,17 +260,13 @@ pub(crate) struct Import {
 
 /// `barrier(name, timeout)`.
 pub(crate) const BARRIER: Import = Import {
-    component: r#"
-      (import "dchost:worker/worker-context@0.1.0" (instance $context
-        (type $task' (record (field "job" string) (field "index" u32)))
-        (export "task" (type $task (eq $task')))
-        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
-          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
-          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
-        (export "error-code" (type $code (eq $code')))
-        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
-        (export "error" (type $error (eq $error')))
-        (export "barrier" (func (param "name" string) (param "timeout" (option u64)) (result (result (error $error)))))))"#,
+    component: concat!(
+        r#"(import "dchost:worker/worker-context@0.1.0" (instance $context"#,
+        "\n",
+        include_str!("test_support/text/error_types.wat"),
+        r#"(export "barrier"
+          (func (param "name" string) (param "timeout" (option u64)) (result (result (error $error)))))))"#
+    ),
     lower: r#"(core func $barrier (canon lower (func $context "barrier") (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
     name: "barrier",
     core: "(param i32 i32 i32 i64 i32)",
@@ -329,15 +325,14 @@ pub(crate) const ENVIRONMENT: Import = Import {
 
 /// WASI's sleep, in nanoseconds: a pollable that the guest blocks on.
 pub(crate) const SUBSCRIBE: Import = Import {
-    component: r#"
-      (import "wasi:io/poll@0.2.0" (instance $poll
-        (export "pollable" (type $pollable (sub resource)))
-        (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
-      (alias export $poll "pollable" (type $pollable))
+    component: concat!(
+        include_str!("test_support/text/poll.wat"),
+        r#"
       (import "wasi:clocks/monotonic-clock@0.2.0" (instance $clock
         (alias outer 1 $pollable (type $p))
         (export "pollable" (type $pollable (eq $p)))
-        (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))"#,
+        (export "subscribe-duration" (func (param "when" u64) (result (own $pollable))))))"#
+    ),
     lower: r#"(core func $subscribe (canon lower (func $clock "subscribe-duration")))"#,
     name: "subscribe",
     core: "(param i64) (result i32)",
@@ -351,31 +346,14 @@ pub(crate) const BLOCK: Import = Import {
     core: "(param i32)",
 };
 
-/// Types that the interfaces of tensors share, as each of them repeats them.
-macro_rules! tensor_types {
-    () => {
-        r#"
-        (type $task' (record (field "job" string) (field "index" u32)))
-        (export "task" (type $task (eq $task')))
-        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
-          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
-          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
-        (export "error-code" (type $code (eq $code')))
-        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
-        (export "error" (type $error (eq $error')))
-        (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
-        (export "dtype" (type $dtype (eq $dtype')))
-        (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
-        (export "tensor" (type $tensor (eq $tensor')))"#
-    };
-}
-
 /// `matmul` of arguments in memory, with a place for the result.
 pub(crate) const MATMUL: Import = Import {
     component: concat!(
         r#"
       (import "dchost:worker/kernels@0.1.0" (instance $kernels"#,
-        tensor_types!(),
+        "\n",
+        include_str!("test_support/text/error_types.wat"),
+        include_str!("test_support/text/tensor_types.wat"),
         r#"
         (export "matmul" (func (param "a" $tensor) (param "b" $tensor) (param "transpose-a" bool)
           (param "transpose-b" bool) (param "alpha" float64) (param "beta" float64) (param "c" (option $tensor))
@@ -436,34 +414,34 @@ pub(crate) fn guest(imports: &[Import], body: &str) -> Vec<u8> {
 
 /// As [`guest`], of a memory of so many pages.
 pub(crate) fn guest_with_memory(pages: u32, imports: &[Import], body: &str) -> Vec<u8> {
+    component("", &libc(pages, 4096), imports, body, include_str!("test_support/text/entry.wat"))
+}
+
+/// The module of memory and allocator.
+fn libc(pages: u32, top: u32) -> String {
+    format!(include_str!("test_support/text/libc.wat.in"), pages = pages, top = top)
+}
+
+/// A component of these imports, after `types`, and of a core module with this body, whose functions `exports` lifts.
+fn component(types: &str, libc: &str, imports: &[Import], body: &str, exports: &str) -> Vec<u8> {
     let join = |part: &dyn Fn(&Import) -> String| imports.iter().map(part).collect::<Vec<_>>().join("\n");
     let text = format!(
         r#"(component
+          {types}
           {components}
-          (core module $libc
-            (memory (export "memory") {pages})
-            (global $top (mut i32) (i32.const 4096))
-            (func (export "realloc") (param i32 i32 i32 i32) (result i32)
-              (local $at i32)
-              (local.set $at (i32.and (i32.add (global.get $top) (i32.const 15)) (i32.const -16)))
-              (global.set $top (i32.add (local.get $at) (local.get 3)))
-              (local.get $at)))
-          (core instance $libc (instantiate $libc))
+          {libc}
           {lowers}
           (core module $main
             (import "libc" "memory" (memory 1))
             {cores}
             {body})
-          (core instance $host {exports})
+          (core instance $host {host})
           (core instance $main (instantiate $main (with "libc" (instance $libc)) (with "host" (instance $host))))
-          (func $run (result (result (error string)))
-            (canon lift (core func $main "run") (memory (core memory $libc "memory"))))
-          (instance $entry (export "run" (func $run)))
-          (export "dchost:worker/entry@0.1.0" (instance $entry)))"#,
+          {exports})"#,
         components = join(&|import| import.component.to_owned()),
         lowers = join(&|import| import.lower.to_owned()),
         cores = join(&|import| format!(r#"(import "host" "{0}" (func ${0} {1}))"#, import.name, import.core)),
-        exports = join(&|import| format!(r#"(export "{0}" (func ${0}))"#, import.name)),
+        host = join(&|import| format!(r#"(export "{0}" (func ${0}))"#, import.name)),
     );
     wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
 }
@@ -483,13 +461,11 @@ pub(crate) fn waits_at(barrier: &str) -> String {
     )
 }
 
-/// Types that variables' interfaces share beside those.
-const TENSOR_TYPES: &str = concat!(
-    tensor_types!(),
-    r#"
-        (type $value' (record (field "tensor" $tensor) (field "version" u64)))
-        (export "value" (type $value (eq $value')))"#
-);
+/// Types that each interface with errors repeats.
+const ERROR_TYPES: &str = include_str!("test_support/text/error_types.wat");
+
+/// Types that each interface of tensors repeats.
+const TENSOR_TYPES: &str = include_str!("test_support/text/tensor_types.wat");
 
 /// A guest that may call `variables` and `pending`; `body` defines `(func $main (result i32) ...)`.
 ///
@@ -497,51 +473,9 @@ const TENSOR_TYPES: &str = concat!(
 /// at 1032, bytes `1 2 3 4` at 1040, one entry of `initialize` at 1056 and one change at 1104, results from 64.
 pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
     let interfaces = format!(
-        r#"
-      (import "wasi:io/poll@0.2.0" (instance $poll
-        (export "pollable" (type $pollable (sub resource)))
-        (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
-      (alias export $poll "pollable" (type $pollable))
-      (import "dchost:worker/pending@0.1.0" (instance $pending
-        {TENSOR_TYPES}
-        (alias outer 1 $pollable (type $p))
-        (export "pollable" (type $pollable (eq $p)))
-        (export "pending" (type $pending (sub resource)))
-        (export "[method]pending.subscribe" (func (param "self" (borrow $pending)) (result (own $pollable))))
-        (export "[method]pending.get"
-          (func (param "self" (borrow $pending)) (result (result (list $value) (error $error)))))))
-      (alias export $pending "pending" (type $pending-type))
-      (import "dchost:worker/variables@0.1.0" (instance $variables
-        {TENSOR_TYPES}
-        (alias outer 1 $pending-type (type $q))
-        (export "pending" (type $pending (eq $q)))
-        (type $placement' (variant (case "auto") (case "on" $task) (case "sharded")))
-        (export "placement" (type $placement (eq $placement')))
-        (export "variable" (type $variable (sub resource)))
-        (type $mode' (enum "overwrite" "if-absent"))
-        (export "initialize-mode" (type $mode (eq $mode')))
-        (type $consistency' (enum "atomic" "relaxed"))
-        (export "consistency" (type $consistency (eq $consistency')))
-        (type $kind' (enum "assign" "add" "sub" "min" "max"))
-        (export "update-kind" (type $kind (eq $kind')))
-        (type $options' (record (field "min-version" (option u64)) (field "max-age" (option u64))
-          (field "consistency" $consistency)))
-        (export "read-options" (type $options (eq $options')))
-        (type $change' (record (field "target" (borrow $variable)) (field "kind" $kind) (field "value" $tensor)
-          (field "base" (option u64))))
-        (export "change" (type $change (eq $change')))
-        (export "[static]variable.declare" (func (param "name" string) (param "dtype" $dtype)
-          (param "shape" (list u64)) (param "placement" $placement) (result (result (own $variable) (error $error)))))
-        (export "initialize" (func (param "values" (list (tuple (borrow $variable) $tensor))) (param "mode" $mode)
-          (result (result (error $error)))))
-        (export "read" (func (param "vars" (list (borrow $variable))) (param "options" $options)
-          (result (result (list $value) (error $error)))))
-        (export "gather" (func (param "source" (borrow $variable)) (param "rows" (list u64))
-          (result (result $value (error $error)))))
-        (export "update" (func (param "changes" (list $change)) (param "want-values" bool)
-          (param "consistency" $consistency) (result (result (list $value) (error $error)))))
-        (export "start-update" (func (param "changes" (list $change)) (param "want-values" bool)
-          (param "consistency" $consistency) (result (result (own $pending) (error $error)))))))"#
+        concat!(include_str!("test_support/text/poll.wat"), include_str!("test_support/text/variables.wat.in")),
+        error_types = ERROR_TYPES,
+        tensor_types = TENSOR_TYPES
     );
     let interfaces: &'static str = Box::leak(interfaces.into_boxed_str());
     let imports = [

@@ -115,33 +115,18 @@ pub(crate) fn in_graph() -> Vec<u8> {
     component(main, OP_ENTRY)
 }
 
-const TYPES: &str = r#"
-        (type $task' (record (field "job" string) (field "index" u32)))
-        (export "task" (type $task (eq $task')))
-        (type $code' (enum "cancelled" "unknown" "invalid-argument" "deadline-exceeded" "not-found" "already-exists"
-          "permission-denied" "resource-exhausted" "failed-precondition" "aborted" "out-of-range" "unimplemented"
-          "internal" "unavailable" "data-loss" "unauthenticated" "uninitialized" "peer-failed" "peer-restarted"))
-        (export "error-code" (type $code (eq $code')))
-        (type $error' (record (field "code" $code) (field "message" string) (field "tasks" (list $task))))
-        (export "error" (type $error (eq $error')))"#;
+/// Types that each interface with errors repeats.
+const ERROR_TYPES: &str = include_str!("../../src/runtime/test_support/text/error_types.wat");
 
-const TENSOR_TYPES: &str = r#"
-        (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
-        (export "dtype" (type $dtype (eq $dtype')))
-        (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
-        (export "tensor" (type $tensor (eq $tensor')))"#;
+/// Types that each interface of tensors repeats.
+const TENSOR_TYPES: &str = include_str!("../../src/runtime/test_support/text/tensor_types.wat");
 
 /// Exports of a component with ops: its core code exports `list` and `call`.
-const OP_ENTRY: &str = r#"
-      (alias export $variables "tensor" (type $tensor))
-      (func $list (result (list string))
-        (canon lift (core func $main "list") (memory (core memory $libc "memory"))))
-      (func $call (param "name" string) (param "inputs" (list $tensor))
-        (result (result (list $tensor) (error string)))
-        (canon lift (core func $main "call") (memory (core memory $libc "memory"))
-          (realloc (core func $libc "realloc"))))
-      (instance $op-entry (export "list" (func $list)) (export "call" (func $call)))
-      (export "dchost:worker/op-entry@0.1.0" (instance $op-entry))"#;
+const OP_ENTRY: &str = concat!(
+    r#"(alias export $variables "tensor" (type $tensor))"#,
+    "\n",
+    include_str!("../../src/runtime/test_support/text/op_entry.wat")
+);
 
 /// A component of core code that defines `$main`, whose result is the address of a `result<_, string>`: 0 for ok, 16 after
 /// `$failed`. Text and data may be placed from 1024 to 4095; results of calls are at 64.
@@ -151,6 +136,19 @@ fn guest(main: &str) -> Vec<u8> {
 
 /// The component of [`guest`], with more exports.
 fn component(main: &str, exports: &str) -> Vec<u8> {
+    let interfaces = format!(
+        concat!(
+            include_str!("../../src/runtime/test_support/text/poll.wat"),
+            include_str!("../../src/runtime/test_support/text/variables.wat.in"),
+            include_str!("../../src/runtime/test_support/text/ops.wat.in"),
+            include_str!("../../src/runtime/test_support/text/libc.wat.in"),
+        ),
+        error_types = ERROR_TYPES,
+        tensor_types = TENSOR_TYPES,
+        pages = 1,
+        top = 4096,
+    );
+    let entry = include_str!("../../src/runtime/test_support/text/entry.wat");
     let text = format!(
         r#"(component
       (import "dchost:worker/log@0.1.0" (instance $log
@@ -158,55 +156,10 @@ fn component(main: &str, exports: &str) -> Vec<u8> {
         (export "level" (type $level (eq $level')))
         (export "write" (func (param "level" $level) (param "message" string)))))
       (import "dchost:worker/worker-context@0.1.0" (instance $context
-        {TYPES}
+        {ERROR_TYPES}
         (export "is-chief" (func (result bool)))
         (export "wait-for-other-workers" (func (result (result (error $error)))))))
-      (import "dchost:worker/variables@0.1.0" (instance $variables
-        {TYPES} {TENSOR_TYPES}
-        (type $value' (record (field "tensor" $tensor) (field "version" u64)))
-        (export "value" (type $value (eq $value')))
-        (type $placement' (variant (case "auto") (case "on" $task) (case "sharded")))
-        (export "placement" (type $placement (eq $placement')))
-        (export "variable" (type $variable (sub resource)))
-        (type $mode' (enum "overwrite" "if-absent"))
-        (export "initialize-mode" (type $mode (eq $mode')))
-        (type $consistency' (enum "atomic" "relaxed"))
-        (export "consistency" (type $consistency (eq $consistency')))
-        (type $kind' (enum "assign" "add" "sub" "min" "max"))
-        (export "update-kind" (type $kind (eq $kind')))
-        (type $options' (record (field "min-version" (option u64)) (field "max-age" (option u64))
-          (field "consistency" $consistency)))
-        (export "read-options" (type $options (eq $options')))
-        (type $change' (record (field "target" (borrow $variable)) (field "kind" $kind) (field "value" $tensor)
-          (field "base" (option u64))))
-        (export "change" (type $change (eq $change')))
-        (export "[static]variable.declare" (func (param "name" string) (param "dtype" $dtype)
-          (param "shape" (list u64)) (param "placement" $placement) (result (result (own $variable) (error $error)))))
-        (export "initialize" (func (param "values" (list (tuple (borrow $variable) $tensor))) (param "mode" $mode)
-          (result (result (error $error)))))
-        (export "read" (func (param "vars" (list (borrow $variable))) (param "options" $options)
-          (result (result (list $value) (error $error)))))
-        (export "update" (func (param "changes" (list $change)) (param "want-values" bool)
-          (param "consistency" $consistency) (result (result (list $value) (error $error)))))))
-      (import "dchost:worker/ops@0.1.0" (instance $ops
-        {TYPES} {TENSOR_TYPES}
-        (export "remote-value" (type $remote (sub resource)))
-        (type $input' (variant (case "tensor" $tensor) (case "remote" (borrow $remote))))
-        (export "input" (type $input (eq $input')))
-        (export "call" (type $call (sub resource)))
-        (export "start" (func (param "task" $task) (param "op" string) (param "inputs" (list $input))
-          (param "timeout" (option u64)) (result (result (own $call) (error $error)))))
-        (export "[method]call.get"
-          (func (param "self" (borrow $call)) (result (result (list $tensor) (error $error)))))))
-      (core module $libc
-        (memory (export "memory") 1)
-        (global $top (mut i32) (i32.const 4096))
-        (func (export "realloc") (param i32 i32 i32 i32) (result i32)
-          (local $at i32)
-          (local.set $at (i32.and (i32.add (global.get $top) (i32.const 15)) (i32.const -16)))
-          (global.set $top (i32.add (local.get $at) (local.get 3)))
-          (local.get $at)))
-      (core instance $libc (instantiate $libc))
+      {interfaces}
       (core func $log (canon lower (func $log "write") (memory (core memory $libc "memory"))))
       (core func $is-chief (canon lower (func $context "is-chief")))
       (core func $wait (canon lower (func $context "wait-for-other-workers")
@@ -280,10 +233,7 @@ fn component(main: &str, exports: &str) -> Vec<u8> {
         (export "read" (func $read)) (export "update" (func $update))
         (export "start" (func $start)) (export "get" (func $get)))
       (core instance $main (instantiate $main (with "libc" (instance $libc)) (with "host" (instance $host))))
-      (func $run (result (result (error string)))
-        (canon lift (core func $main "run") (memory (core memory $libc "memory"))))
-      (instance $entry (export "run" (func $run)))
-      (export "dchost:worker/entry@0.1.0" (instance $entry)){exports})"#
+      {entry} {exports})"#
     );
     wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}"))
 }

@@ -53,21 +53,22 @@ fn host() -> Ops {
 /// A component with the ops `count` (four bytes: how often it was called), `spin`, which never yields, and `trap`; `note` tells
 /// one such component from another.
 pub(crate) fn component(note: usize) -> Vec<u8> {
+    let error_types = include_str!("../../src/runtime/test_support/text/error_types.wat");
+    let tensor_types = include_str!("../../src/runtime/test_support/text/tensor_types.wat");
+    let libc = format!(include_str!("../../src/runtime/test_support/text/libc.wat.in"), pages = 2, top = 65536);
+    let op_entry = include_str!("../../src/runtime/test_support/text/op_entry.wat");
     let text = format!(
         r#"(component
+          (import "dchost:worker/types@0.1.0" (instance $types {error_types} {tensor_types}))
+          (alias export $types "tensor" (type $tensor))
+          {libc}
           (core module $main
-            (memory (export "memory") 2)
-            (global $top (mut i32) (i32.const 65536))
+            (import "libc" "memory" (memory 2))
             (global $counted (mut i32) (i32.const 0))
             (data (i32.const 100) "countspintrap") (data (i32.const 120) "{note}")
             (data (i32.const 64) "\c8\00\00\00\03\00\00\00")
             (data (i32.const 200) "\64\00\00\00\05\00\00\00\69\00\00\00\04\00\00\00\6d\00\00\00\04\00\00\00")
             (data (i32.const 304) "\04\00\00\00\00\00\00\00")
-            (func (export "realloc") (param i32 i32 i32 i32) (result i32)
-              (local $at i32)
-              (local.set $at (i32.and (i32.add (global.get $top) (i32.const 15)) (i32.const -16)))
-              (global.set $top (i32.add (local.get $at) (local.get 3)))
-              (local.get $at))
             (func (export "list") (result i32) (i32.const 64))
             (func (export "call") (param $name i32) (param i32 i32 i32) (result i32)
               (if (i32.eq (i32.load8_u (local.get $name)) (i32.const 115)) (then (loop (br 0))))
@@ -80,21 +81,8 @@ pub(crate) fn component(note: usize) -> Vec<u8> {
               (i32.store (i32.const 140) (i32.const 400)) (i32.store (i32.const 144) (i32.const 4))
               (i32.store (i32.const 20) (i32.const 128)) (i32.store (i32.const 24) (i32.const 1))
               (i32.const 16)))
-          (core instance $main (instantiate $main))
-          (import "dchost:worker/types@0.1.0" (instance $types
-            (type $dtype' (enum "f32" "f64" "s32" "s64" "u8" "bf16" "f16" "bool"))
-            (export "dtype" (type $dtype (eq $dtype')))
-            (type $tensor' (record (field "dtype" $dtype) (field "shape" (list u64)) (field "data" (list u8))))
-            (export "tensor" (type $tensor (eq $tensor')))))
-          (alias export $types "tensor" (type $tensor))
-          (func $list (result (list string))
-            (canon lift (core func $main "list") (memory (core memory $main "memory"))))
-          (func $call (param "name" string) (param "inputs" (list $tensor))
-            (result (result (list $tensor) (error string)))
-            (canon lift (core func $main "call") (memory (core memory $main "memory"))
-              (realloc (core func $main "realloc"))))
-          (instance $entry (export "list" (func $list)) (export "call" (func $call)))
-          (export "dchost:worker/op-entry@0.1.0" (instance $entry)))"#
+          (core instance $main (instantiate $main (with "libc" (instance $libc))))
+          {op_entry})"#
     );
     wat::parse_str(&text).expect("the text is good")
 }

@@ -1,6 +1,6 @@
 //! Ops of fakes, a guest that starts ops, and one that has some.
 
-use super::{Import, TENSOR_TYPES, lowered};
+use super::{ERROR_TYPES, Import, TENSOR_TYPES, component, libc, lowered};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, OpCall, OpInput, Ops, RemoteValue, StartedOp};
@@ -173,32 +173,13 @@ pub(crate) fn byte_tensor(data: &[u8]) -> Tensor {
 /// of `1 2 3 4`, at 1056, a place for a remote one at 1080 (`$remote` fills it in); free from 3072.
 pub(crate) fn starts_ops(op: &str, inputs: u32, extra: Vec<Import>, body: &str) -> Vec<u8> {
     let interface = format!(
-        r#"
-      (import "wasi:io/poll@0.2.0" (instance $poll
-        (export "pollable" (type $pollable (sub resource)))
-        (export "[method]pollable.block" (func (param "self" (borrow $pollable))))))
-      (alias export $poll "pollable" (type $pollable))
-      (import "dchost:worker/ops@0.1.0" (instance $ops
-        {TENSOR_TYPES}
-        (alias outer 1 $pollable (type $p))
-        (export "pollable" (type $pollable (eq $p)))
-        (export "remote-value" (type $remote (sub resource)))
-        (type $input' (variant (case "tensor" $tensor) (case "remote" (borrow $remote))))
-        (export "input" (type $input (eq $input')))
-        (export "call" (type $call (sub resource)))
-        (export "[method]remote-value.fetch"
-          (func (param "self" (borrow $remote)) (result (result $tensor (error $error)))))
-        (export "[method]remote-value.on" (func (param "self" (borrow $remote)) (result $task)))
-        (export "[method]call.subscribe" (func (param "self" (borrow $call)) (result (own $pollable))))
-        (export "[method]call.get"
-          (func (param "self" (borrow $call)) (result (result (list $tensor) (error $error)))))
-        (export "[method]call.keep"
-          (func (param "self" (borrow $call)) (result (result (list (own $remote)) (error $error)))))
-        (export "[method]call.cancel" (func (param "self" (borrow $call))))
-        (export "start" (func (param "task" $task) (param "op" string) (param "inputs" (list $input))
-          (param "timeout" (option u64)) (result (result (own $call) (error $error)))))))
-      (alias export $ops "remote-value" (type $remote-value))
-      (alias export $ops "call" (type $op-call))"#
+        concat!(
+            include_str!("text/poll.wat"),
+            include_str!("text/ops.wat.in"),
+            r#"(alias export $ops "remote-value" (type $remote-value)) (alias export $ops "call" (type $op-call))"#
+        ),
+        error_types = ERROR_TYPES,
+        tensor_types = TENSOR_TYPES
     );
     let interface: &'static str = Box::leak(interface.into_boxed_str());
     let drop = |name, lower| Import { component: "", lower, name, core: "(param i32)" };
@@ -281,55 +262,27 @@ pub(crate) fn has_ops(names: &[&str], imports: &[Import], body: &str) -> Vec<u8>
 
 /// As [`has_ops`], where `body` defines `(func $list (result i32))` as well, which answers the address of a `list<string>`.
 pub(crate) fn has_listed_ops(imports: &[Import], body: &str) -> Vec<u8> {
-    let join = |part: &dyn Fn(&Import) -> String| imports.iter().map(part).collect::<Vec<_>>().join("\n");
-    let text = format!(
-        r#"(component
-          (import "dchost:worker/types@0.1.0" (instance $types {TENSOR_TYPES}))
-          (alias export $types "tensor" (type $tensor))
-          {components}
-          (core module $libc
-            (memory (export "memory") 8)
-            (global $top (mut i32) (i32.const 131072))
-            (func (export "realloc") (param i32 i32 i32 i32) (result i32)
-              (local $at i32)
-              (local.set $at (i32.and (i32.add (global.get $top) (i32.const 15)) (i32.const -16)))
-              (global.set $top (i32.add (local.get $at) (local.get 3)))
-              (local.get $at)))
-          (core instance $libc (instantiate $libc))
-          {lowers}
-          (core module $main
-            (import "libc" "memory" (memory 1))
-            {cores}
-            (func $results (param $at i32) (param $count i32) (result i32)
-              (i32.store8 (i32.const 16) (i32.const 0))
-              (i32.store (i32.const 20) (local.get $at)) (i32.store (i32.const 24) (local.get $count)) (i32.const 16))
-            (func $error (param $at i32) (param $length i32) (result i32)
-              (i32.store8 (i32.const 16) (i32.const 1))
-              (i32.store (i32.const 20) (local.get $at)) (i32.store (i32.const 24) (local.get $length)) (i32.const 16))
-            ;; One tensor of bytes at 128, its shape `[4]`.
-            (func $bytes (param $at i32) (param $length i32) (result i32)
-              (i32.store8 (i32.const 128) (i32.const 4))
-              (i32.store (i32.const 132) (i32.const 1032)) (i32.store (i32.const 136) (i32.const 1))
-              (i32.store (i32.const 140) (local.get $at)) (i32.store (i32.const 144) (local.get $length))
-              (call $results (i32.const 128) (i32.const 1)))
-            {body}
-            (func (export "list") (result i32) (call $list))
-            (func (export "call") (param i32 i32 i32 i32) (result i32)
-              (call $call (i32.load8_u (local.get 0)) (local.get 2) (local.get 3))))
-          (core instance $host {exports})
-          (core instance $main (instantiate $main (with "libc" (instance $libc)) (with "host" (instance $host))))
-          (func $list (result (list string))
-            (canon lift (core func $main "list") (memory (core memory $libc "memory"))))
-          (func $call (param "name" string) (param "inputs" (list $tensor))
-            (result (result (list $tensor) (error string)))
-            (canon lift (core func $main "call") (memory (core memory $libc "memory"))
-              (realloc (core func $libc "realloc"))))
-          (instance $entry (export "list" (func $list)) (export "call" (func $call)))
-          (export "dchost:worker/op-entry@0.1.0" (instance $entry)))"#,
-        components = join(&|import| import.component.to_owned()),
-        lowers = join(&|import| import.lower.to_owned()),
-        cores = join(&|import| format!(r#"(import "host" "{0}" (func ${0} {1}))"#, import.name, import.core)),
-        exports = join(&|import| format!(r#"(export "{0}" (func ${0}))"#, import.name)),
+    let types = format!(
+        r#"(import "dchost:worker/types@0.1.0" (instance $types {ERROR_TYPES} {TENSOR_TYPES}))
+        (alias export $types "tensor" (type $tensor))"#
     );
-    wat::parse_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    let body = format!(
+        r#"(func $results (param $at i32) (param $count i32) (result i32)
+          (i32.store8 (i32.const 16) (i32.const 0))
+          (i32.store (i32.const 20) (local.get $at)) (i32.store (i32.const 24) (local.get $count)) (i32.const 16))
+        (func $error (param $at i32) (param $length i32) (result i32)
+          (i32.store8 (i32.const 16) (i32.const 1))
+          (i32.store (i32.const 20) (local.get $at)) (i32.store (i32.const 24) (local.get $length)) (i32.const 16))
+        ;; One tensor of bytes at 128, its shape `[4]`.
+        (func $bytes (param $at i32) (param $length i32) (result i32)
+          (i32.store8 (i32.const 128) (i32.const 4))
+          (i32.store (i32.const 132) (i32.const 1032)) (i32.store (i32.const 136) (i32.const 1))
+          (i32.store (i32.const 140) (local.get $at)) (i32.store (i32.const 144) (local.get $length))
+          (call $results (i32.const 128) (i32.const 1)))
+        {body}
+        (func (export "list") (result i32) (call $list))
+        (func (export "call") (param i32 i32 i32 i32) (result i32)
+          (call $call (i32.load8_u (local.get 0)) (local.get 2) (local.get 3)))"#
+    );
+    component(&types, &libc(8, 131_072), imports, &body, include_str!("text/op_entry.wat"))
 }
