@@ -376,22 +376,14 @@ pub(crate) const LOG_UTF16: Import = Import {
 
 /// WASI's `get-stdout`, for [`WRITE`].
 pub(crate) const STDOUT: Import = Import {
-    component: r#"
-      (import "wasi:io/error@0.2.0" (instance $io-error (export "error" (type (sub resource)))))
-      (alias export $io-error "error" (type $io-error))
-      (import "wasi:io/streams@0.2.0" (instance $streams
-        (export "output-stream" (type $out (sub resource)))
-        (alias outer 1 $io-error (type $e))
-        (export "error" (type $error (eq $e)))
-        (type $failure' (variant (case "last-operation-failed" (own $error)) (case "closed")))
-        (export "stream-error" (type $failure (eq $failure')))
-        (export "[method]output-stream.blocking-write-and-flush"
-          (func (param "self" (borrow $out)) (param "contents" (list u8)) (result (result (error $failure)))))))
-      (alias export $streams "output-stream" (type $out))
+    component: concat!(
+        include_str!("test_support/text/streams.wat"),
+        r#"
       (import "wasi:cli/stdout@0.2.0" (instance $stdout
         (alias outer 1 $out (type $o))
         (export "output-stream" (type $out (eq $o)))
-        (export "get-stdout" (func (result (own $out))))))"#,
+        (export "get-stdout" (func (result (own $out))))))"#
+    ),
     lower: r#"(core func $stdout (canon lower (func $stdout "get-stdout")))"#,
     name: "stdout",
     core: "(result i32)",
@@ -467,6 +459,9 @@ const ERROR_TYPES: &str = include_str!("test_support/text/error_types.wat");
 /// Types that each interface of tensors repeats.
 const TENSOR_TYPES: &str = include_str!("test_support/text/tensor_types.wat");
 
+/// Remembers the first failed result, and makes it that of `run`.
+const FAILED: &str = include_str!("test_support/text/failed.wat");
+
 /// A guest that may call `variables` and `pending`; `body` defines `(func $main (result i32) ...)`.
 ///
 /// `$check` returns from a failed call with the error's message as `run`'s own. Memory: the name `w` at 1024, its shape `[4]`
@@ -498,11 +493,7 @@ pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
     let body = format!(
         r#"
         (data (i32.const 1024) "w") (data (i32.const 1032) "\04") (data (i32.const 1040) "\01\02\03\04")
-        (global $failed (mut i32) (i32.const 0))
-        ;; Remembers the first failed result.
-        (func $check (param $at i32)
-          (if (i32.and (i32.load8_u (local.get $at)) (i32.eqz (global.get $failed)))
-            (then (global.set $failed (local.get $at)))))
+        {FAILED}
         ;; A tensor of the variable's type at this address: 4 elements of 1 byte.
         (func $tensor (param $at i32)
           (i32.store8 (local.get $at) (i32.const {dtype}))
@@ -518,13 +509,8 @@ pub(crate) fn variables_guest(dtype: u8, body: &str) -> Vec<u8> {
           (call $tensor (i32.const 1112))
           (i32.load (i32.const 68)))
         (func (export "run") (result i32)
-          (local $error i32)
           (drop (call $main))
-          (if (i32.eqz (global.get $failed)) (then (return (i32.const 0))))
-          (i32.store8 (i32.const 16) (i32.const 1))
-          (i32.store (i32.const 20) (i32.load offset=8 (global.get $failed)))
-          (i32.store (i32.const 24) (i32.load offset=12 (global.get $failed)))
-          (i32.const 16))
+          (call $outcome))
         {body}"#
     );
     guest(&imports, &body)

@@ -128,6 +128,19 @@ const OP_ENTRY: &str = concat!(
     include_str!("../../src/runtime/test_support/text/op_entry.wat")
 );
 
+/// What the core code imports: by name here, interface, name there and core type.
+const IMPORTS: [(&str, &str, &str, &str); 9] = [
+    ("log", "log", "write", "(param i32 i32 i32)"),
+    ("is-chief", "context", "is-chief", "(result i32)"),
+    ("wait", "context", "wait-for-other-workers", "(param i32)"),
+    ("declare", "variables", "[static]variable.declare", "(param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)"),
+    ("initialize", "variables", "initialize", "(param i32 i32 i32 i32)"),
+    ("read", "variables", "read", "(param i32 i32 i32 i64 i32 i64 i32 i32)"),
+    ("update", "variables", "update", "(param i32 i32 i32 i32 i32)"),
+    ("start", "ops", "start", "(param i32 i32 i32 i32 i32 i32 i32 i32 i64 i32)"),
+    ("get", "ops", "[method]call.get", "(param i32 i32)"),
+];
+
 /// A component of core code that defines `$main`, whose result is the address of a `result<_, string>`: 0 for ok, 16 after
 /// `$failed`. Text and data may be placed from 1024 to 4095; results of calls are at 64.
 fn guest(main: &str) -> Vec<u8> {
@@ -149,6 +162,17 @@ fn component(main: &str, exports: &str) -> Vec<u8> {
         top = 4096,
     );
     let entry = include_str!("../../src/runtime/test_support/text/entry.wat");
+    let join = |part: &dyn Fn(&str, &str, &str, &str) -> String| {
+        IMPORTS.map(|(name, interface, function, core)| part(name, interface, function, core)).join("\n")
+    };
+    let lowers = join(&|name, interface, function, _| {
+        format!(
+            r#"(core func ${name} (canon lower (func ${interface} "{function}")
+            (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#
+        )
+    });
+    let cores = join(&|name, _, _, core| format!(r#"(import "host" "{name}" (func ${name} {core}))"#));
+    let host = join(&|name, _, _, _| format!(r#"(export "{name}" (func ${name}))"#));
     let text = format!(
         r#"(component
       (import "dchost:worker/log@0.1.0" (instance $log
@@ -160,33 +184,10 @@ fn component(main: &str, exports: &str) -> Vec<u8> {
         (export "is-chief" (func (result bool)))
         (export "wait-for-other-workers" (func (result (result (error $error)))))))
       {interfaces}
-      (core func $log (canon lower (func $log "write") (memory (core memory $libc "memory"))))
-      (core func $is-chief (canon lower (func $context "is-chief")))
-      (core func $wait (canon lower (func $context "wait-for-other-workers")
-        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
-      (core func $declare (canon lower (func $variables "[static]variable.declare")
-        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
-      (core func $initialize (canon lower (func $variables "initialize")
-        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
-      (core func $read (canon lower (func $variables "read")
-        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
-      (core func $update (canon lower (func $variables "update")
-        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
-      (core func $start (canon lower (func $ops "start")
-        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
-      (core func $get (canon lower (func $ops "[method]call.get")
-        (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))
+      {lowers}
       (core module $main
         (import "libc" "memory" (memory 1))
-        (import "host" "log" (func $log (param i32 i32 i32)))
-        (import "host" "is-chief" (func $is-chief (result i32)))
-        (import "host" "wait" (func $wait (param i32)))
-        (import "host" "declare" (func $declare (param i32 i32 i32 i32 i32 i32 i32 i32 i32 i32)))
-        (import "host" "initialize" (func $initialize (param i32 i32 i32 i32)))
-        (import "host" "read" (func $read (param i32 i32 i32 i64 i32 i64 i32 i32)))
-        (import "host" "update" (func $update (param i32 i32 i32 i32 i32)))
-        (import "host" "start" (func $start (param i32 i32 i32 i32 i32 i32 i32 i32 i64 i32)))
-        (import "host" "get" (func $get (param i32 i32)))
+        {cores}
         ;; Logs a text.
         (func $say (param $at i32) (param $length i32) (call $log (i32.const 2) (local.get $at) (local.get $length)))
         ;; Whether the result at 64 is an error; its message is then that of the result at 16.
@@ -227,11 +228,7 @@ fn component(main: &str, exports: &str) -> Vec<u8> {
           (i32.store8 offset=1 (local.get $at) (i32.add (i32.const 48) (i32.rem_u (local.get $number) (i32.const 10)))))
         {main}
         (func (export "run") (result i32) (call $main)))
-      (core instance $host
-        (export "log" (func $log)) (export "is-chief" (func $is-chief)) (export "wait" (func $wait))
-        (export "declare" (func $declare)) (export "initialize" (func $initialize))
-        (export "read" (func $read)) (export "update" (func $update))
-        (export "start" (func $start)) (export "get" (func $get)))
+      (core instance $host {host})
       (core instance $main (instantiate $main (with "libc" (instance $libc)) (with "host" (instance $host))))
       {entry} {exports})"#
     );

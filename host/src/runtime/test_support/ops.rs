@@ -1,6 +1,6 @@
 //! Ops of fakes, a guest that starts ops, and one that has some.
 
-use super::{ERROR_TYPES, Import, TENSOR_TYPES, component, libc, lowered};
+use super::{ERROR_TYPES, FAILED, Import, TENSOR_TYPES, component, libc, lowered};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, OpCall, OpInput, Ops, RemoteValue, StartedOp};
@@ -201,10 +201,7 @@ pub(crate) fn starts_ops(op: &str, inputs: u32, extra: Vec<Import>, body: &str) 
         r#"
         (data (i32.const 1024) "worker") (data (i32.const 1032) "\04") (data (i32.const 1040) "\01\02\03\04")
         (data (i32.const 2048) "{op}")
-        (global $failed (mut i32) (i32.const 0))
-        (func $check (param $at i32)
-          (if (i32.and (i32.load8_u (local.get $at)) (i32.eqz (global.get $failed)))
-            (then (global.set $failed (local.get $at)))))
+        {FAILED}
         (func $code (param $at i32) (result i32)
           (if (result i32) (i32.load8_u (local.get $at))
             (then (i32.load8_u offset=4 (local.get $at))) (else (i32.const -1))))
@@ -224,11 +221,7 @@ pub(crate) fn starts_ops(op: &str, inputs: u32, extra: Vec<Import>, body: &str) 
         (func (export "run") (result i32)
           (call $tensor (i32.const 1056))
           (call $main)
-          (if (i32.eqz (global.get $failed)) (then (return (i32.const 0))))
-          (i32.store8 (i32.const 16) (i32.const 1))
-          (i32.store (i32.const 20) (i32.load offset=8 (global.get $failed)))
-          (i32.store (i32.const 24) (i32.load offset=12 (global.get $failed)))
-          (i32.const 16))
+          (call $outcome))
         {body}"#,
         length = op.len()
     );

@@ -151,18 +151,9 @@ async fn sockets_are_bounded_without_a_grant_too() {
 
 /// `get-directories`, with a place for the list.
 const DIRECTORIES: Import = Import {
-    component: r#"
-      (import "wasi:io/error@0.2.0" (instance $io-error (export "error" (type (sub resource)))))
-      (alias export $io-error "error" (type $io-error))
-      (import "wasi:io/streams@0.2.0" (instance $streams
-        (export "output-stream" (type $out (sub resource)))
-        (alias outer 1 $io-error (type $e))
-        (export "error" (type $error (eq $e)))
-        (type $failure' (variant (case "last-operation-failed" (own $error)) (case "closed")))
-        (export "stream-error" (type $failure (eq $failure')))
-        (export "[method]output-stream.write"
-          (func (param "self" (borrow $out)) (param "contents" (list u8)) (result (result (error $failure)))))))
-      (alias export $streams "output-stream" (type $out))
+    component: concat!(
+        include_str!("../test_support/text/streams.wat"),
+        r#"
       (import "wasi:filesystem/types@0.2.0" (instance $files
         (alias outer 1 $out (type $o))
         (export "output-stream" (type $out (eq $o)))
@@ -189,7 +180,8 @@ const DIRECTORIES: Import = Import {
       (import "wasi:filesystem/preopens@0.2.0" (instance $preopens
         (alias outer 1 $descriptor (type $d))
         (export "descriptor" (type $descriptor (eq $d)))
-        (export "get-directories" (func (result (list (tuple (own $descriptor) string)))))))"#,
+        (export "get-directories" (func (result (list (tuple (own $descriptor) string)))))))"#
+    ),
     lower: r#"(core func $directories (canon lower (func $preopens "get-directories")
         (memory (core memory $libc "memory")) (realloc (core func $libc "realloc"))))"#,
     name: "directories",
