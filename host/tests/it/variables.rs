@@ -1,65 +1,48 @@
 //! Variables over real sockets on loopback: the service, the client and placement together.
 
-use dchost::client::channel::{Connections, Lane, Peers, PeersOptions};
+use crate::grpc::{self, LONG, PS, WORKER, until};
+use dchost::client::channel::{Lane, Peers};
 use dchost::client::variables::RemoteVariables;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::error::Result;
 use dchost::handles::{Change, InitializeMode, TaskVariables, UpdateKind, Value, VariableRef};
 use dchost::ids::{Attempt, Caller, Incarnation, RunId};
-use dchost::server::guard::authorize;
-use dchost::server::{Server, ServerOptions};
+use dchost::server::ServerOptions;
 use dchost::tensor::{DType, TensorType, TensorView};
 use dchost::variables::{Store, StoreOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::runtime::Handle;
-use tokio::task::JoinHandle;
-use tokio_util::sync::CancellationToken;
 
 mod broken;
 mod calls;
 mod rules;
 
-/// What no test should ever wait for.
-const LONG: Duration = Duration::from_secs(60);
-
-const PS: Task = Task::new(TaskType::Ps, 0);
-const WORKER: Task = Task::new(TaskType::Worker, 0);
 const EVALUATOR: Task = Task::new(TaskType::Evaluator, 0);
+
+/// How long a ps keeps the session of a run that has gone, and a run waits for a ps that has.
+const REJOIN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A ps with its store.
 struct Ps {
     store: Store,
     addr: SocketAddr,
-    shutdown: CancellationToken,
-    serving: JoinHandle<()>,
+    running: grpc::Running,
 }
 
 impl Ps {
     fn start(options: StoreOptions) -> Ps {
         let store = Store::new(options);
-        let server = Server::new(ServerOptions {
-            task: PS,
-            incarnation: Incarnation(7),
-            listener: std::net::TcpListener::bind("127.0.0.1:0").expect("loopback has a free port"),
-            cluster: ClusterSpec::new().with_job(TaskType::Ps, ["ps.test:1"]),
-            leader: None,
+        let running = grpc::start(ServerOptions {
             store: store.clone(),
-            rejoin_timeout: Duration::from_secs(5),
-            ops: None,
-            authorize: Arc::new(authorize),
-        })
-        .expect("the listener is good");
-        let (addr, shutdown) = (server.local_addr(), CancellationToken::new());
-        let serving = server.run(shutdown.clone());
-        let serving = tokio::spawn(async move { serving.await.expect("the transport serves") });
-        Ps { store, addr, shutdown, serving }
+            rejoin_timeout: REJOIN_TIMEOUT,
+            ..grpc::options(PS, 7, grpc::listener())
+        });
+        Ps { store, addr: running.addr, running }
     }
 
     async fn stop(self) {
-        self.shutdown.cancel();
-        tokio::time::timeout(LONG, self.serving).await.expect("shutdown is bounded").expect("the server doesn't panic");
+        self.running.stop().await;
     }
 }
 
@@ -71,15 +54,7 @@ impl Default for Ps {
 
 /// A run's channels to the ps at `addr`.
 fn peers(addr: SocketAddr, caller: Caller) -> Peers {
-    Peers::new(PeersOptions {
-        client_use: None,
-        connections: Connections::default(),
-        cluster: ClusterSpec::new().with_job(TaskType::Ps, [addr.to_string()]),
-        caller,
-        runtime: Handle::current(),
-        connect_timeout: LONG,
-        rejoin_timeout: Duration::from_secs(5),
-    })
+    grpc::peers_of(caller, addr, LONG, REJOIN_TIMEOUT)
 }
 
 fn caller(container: &str, task: Task, run: u64) -> Caller {
@@ -110,14 +85,4 @@ async fn push(variables: &dyn TaskVariables, variable: &VariableRef, kind: Updat
 
 pub(crate) async fn pull(variables: &dyn TaskVariables, variable: &VariableRef) -> Result<Value> {
     variables.pull(vec![variable.clone()]).await.map(|mut values| values.remove(0))
-}
-
-/// Waits for a condition, with a deadline that no sound run meets.
-async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let wait = async {
-        while !condition() {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-    };
-    tokio::time::timeout(LONG, wait).await.unwrap_or_else(|_| panic!("{what} did not come true"));
 }

@@ -97,15 +97,7 @@ async fn stream_that_never_completes_leaves_the_old_value() {
     let w = u8s("w", BYTES);
     initialize(&connect(ps.addr, 99), &w, &vec![7; BYTES]).await.unwrap();
     relay.cut([], Some(BYTES / 2));
-    let peers = Peers::new(PeersOptions {
-        client_use: None,
-        connections: Connections::default(),
-        cluster: ClusterSpec::new().with_job(TaskType::Ps, [relay.addr.to_string()]),
-        caller: caller("default", WORKER, 1),
-        runtime: Handle::current(),
-        connect_timeout: LONG,
-        rejoin_timeout: Duration::from_secs(1),
-    });
+    let peers = grpc::peers_of(caller("default", WORKER, 1), relay.addr, LONG, Duration::from_secs(1));
     let error = push(&RemoteVariables::new(peers, PS), &w, UpdateKind::Add, &vec![1; BYTES]).await.unwrap_err();
     assert_eq!((error.code, &*error.tasks), (ErrorCode::PeerFailed, &[PS][..]), "{error}");
     let value = pull(&connect(ps.addr, 98), &w).await.unwrap();

@@ -8,6 +8,7 @@ use dchost::error::ErrorCode;
 use dchost::handles::{Placement, Variable, Variables};
 use dchost::wire::v1;
 use std::time::Instant;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 #[tokio::test(flavor = "multi_thread")]
