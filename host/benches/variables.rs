@@ -103,6 +103,7 @@ fn start() -> Peers {
     tokio::spawn(server.run(CancellationToken::new()));
     Peers::new(PeersOptions {
         client_use: None,
+        leader: None,
         connections: Connections::default(),
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [address]),
         caller: Caller { container: "default".into(), task: None, run_id: RunId(1), attempt: None },

@@ -96,6 +96,7 @@ fn serve(guests: Handle) -> String {
     let minute = Duration::from_secs(60);
     let host = Ops::new(OpHostOptions {
         task: WORKER,
+        leader: None,
         context: Arc::new(op_context(&cluster, WORKER, RpcLayer::Grpc)),
         engine: EngineOptions::default(),
         guest: GuestOptions::default(),
@@ -135,6 +136,7 @@ fn ops(address: &str, component: &Arc<Component>) -> RemoteOps {
             attempt: None,
         },
         client_use: None,
+        leader: None,
         connections: Connections::default(),
         runtime: Handle::current(),
         connect_timeout: minute,

@@ -29,6 +29,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 pub mod connect;
+mod left;
 mod link;
 pub mod resolver;
 
@@ -63,6 +64,8 @@ pub struct PeersOptions {
     pub caller: Caller,
     /// How a split client uses its container; none for a task of a job.
     pub client_use: Option<ClientUse>,
+    /// The leader of the job, which knows who has left it; none where nobody does.
+    pub leader: Option<Task>,
     /// Connections that it shares with other runs.
     pub connections: Connections,
     /// The control runtime.
@@ -118,6 +121,7 @@ struct Shared {
     cluster: ClusterSpec,
     caller: Caller,
     client_use: Option<ClientUse>,
+    leader: Option<Task>,
     connections: Connections,
     runtime: Handle,
     connect_timeout: Duration,
@@ -145,13 +149,14 @@ struct Peer {
 impl Peers {
     /// Makes the channels of a run; dials nobody.
     pub fn new(options: PeersOptions) -> Self {
-        let PeersOptions { cluster, caller, client_use, connections, runtime, connect_timeout, rejoin_timeout } =
+        let PeersOptions { cluster, caller, client_use, leader, connections, runtime, connect_timeout, rejoin_timeout } =
             options;
         let closing = CancellationToken::new();
         let shared = Shared {
             cluster,
             caller,
             client_use,
+            leader,
             connections,
             runtime,
             connect_timeout,
@@ -184,7 +189,8 @@ impl Peers {
     ///
     /// # Errors
     /// `invalid-argument` (the cluster has no such task); `unavailable` naming task, address, time and last cause (not
-    /// reached within the connect timeout); `peer-failed` (not reached for the rejoin timeout after contact);
+    /// reached within the connect timeout); `peer-failed` (not reached for the rejoin timeout after contact); both as soon as it
+    /// is known that the task has left the job, and is not reached;
     /// `peer-restarted` (another incarnation answers; stays so for the run); `cancelled` (the run is closing); the
     /// server's own answer.
     ///
@@ -372,6 +378,13 @@ impl Peer {
     fn restarted(&self, error: &Error) {
         // The first finding stands.
         let _ = self.restarted.set(error.clone());
+    }
+
+    /// The error of a task that can't be reached, and won't come back.
+    fn left(&self, how: &str) -> Error {
+        let code = if self.incarnation().is_some() { ErrorCode::PeerFailed } else { ErrorCode::Unavailable };
+        let message = format!("{} at `{}` has left the job, and is not waited for: {how}", self.task, self.address);
+        Error::new(code, message).with_tasks([self.task])
     }
 
     /// The error of a task that can't be reached for so long.

@@ -44,7 +44,7 @@ impl Dialer {
 async fn ask(address: &str, caller: Caller) -> Result<Incarnation, Failure> {
     let broken = |text: String| Failure { kind: FailureKind::Broken, text };
     let channel = channel(address, &Resolver::default()).map_err(|error| broken(error.message))?;
-    let request = v1::GetStatusRequest { header: Some((&Header::new(caller)).into()), brief: true };
+    let request = v1::GetStatusRequest { header: Some((&Header::new(caller)).into()), brief: true, row: None };
     let response = ClusterClient::new(channel).get_status(request).await.map_err(|status| {
         let failure = failure(&status).unwrap_or_else(|| {
             // A dchost server that refuses shows that something lives there, but not which incarnation.

@@ -90,7 +90,7 @@ impl StatusClient {
 
     async fn try_once(&mut self) -> Result<ServerStatus, StatusError> {
         let header = Some((&Header::new(self.caller.clone())).into());
-        let request = v1::GetStatusRequest { header, brief: false };
+        let request = v1::GetStatusRequest { header, brief: false, row: None };
         let response = self.client.get_status(request).await.map_err(|status| refusal(&status))?;
         ServerStatus::try_from(response.into_inner())
             .map_err(|error| StatusError::Foreign(format!("its answer makes no sense: {}", error.message)))

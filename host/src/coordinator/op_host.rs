@@ -41,6 +41,8 @@ const COMPONENT_BYTES_MAX: u64 = 256 << 20;
 pub struct OpHostOptions {
     /// This task.
     pub task: Task,
+    /// The leader of its job, if it has one.
+    pub leader: Option<Task>,
     /// What an op sees of its place.
     pub context: Arc<WorkerContext>,
     /// How components are compiled.
@@ -376,8 +378,7 @@ impl Running {
 
     /// What the instance may reach: as a run of its own, in its caller's container.
     fn handles(&self) -> (Peers, Handles, watch::Sender<Option<Error>>) {
-        let OpHostOptions { task, context, store, spare, console, control, connect_timeout, rejoin_timeout, .. } =
-            &self.options;
+        let OpHostOptions { task, leader, context, store, spare, console, control, .. } = &self.options;
         let Caller { container, attempt, .. } = &self.opening.caller;
         let peers = Peers::new(PeersOptions {
             cluster: context.cluster.clone(),
@@ -389,10 +390,11 @@ impl Running {
             },
             // As its caller: in the caller's name it may be the first of the client on a server.
             client_use: self.opening.client_use,
+            leader: *leader,
             connections: Connections::default(),
             runtime: control.clone(),
-            connect_timeout: *connect_timeout,
-            rejoin_timeout: *rejoin_timeout,
+            connect_timeout: self.options.connect_timeout,
+            rejoin_timeout: self.options.rejoin_timeout,
         });
         let local = LocalVariables::new(store.clone(), container.clone(), *attempt, control.clone());
         let (remote, reads) = (peers.clone(), spare.clone());

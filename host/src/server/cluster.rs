@@ -2,7 +2,7 @@
 
 use crate::attend::{AttendError, LeaderEvent};
 use crate::barrier::BarrierStatus;
-use crate::cluster::ClusterSpec;
+use crate::cluster::{ClusterSpec, Task};
 use crate::error::{Error, ErrorCode};
 use crate::handles::{Attend, AttendChannel, BoxFuture};
 use crate::ids::Caller;
@@ -170,7 +170,7 @@ impl cluster_server::Cluster for ClusterService {
         &self,
         request: Request<v1::GetStatusRequest>,
     ) -> Result<Response<v1::GetStatusResponse>, Status> {
-        let v1::GetStatusRequest { header, brief } = request.into_inner();
+        let v1::GetStatusRequest { header, brief, row } = request.into_inner();
         let admitted = self.guard.admit(Rpc::GetStatus, header)?;
         let mut response = v1::GetStatusResponse {
             header: response_header(self.guard.incarnation()),
@@ -178,6 +178,16 @@ impl cluster_server::Cluster for ClusterService {
             ..Default::default()
         };
         if brief {
+            if let (Some(leader), Some(row)) = (&self.leader, row) {
+                let row = Task::try_from(row)?;
+                if let Some(LeaderStatus { mode, replication, training_ended, cause, rows, .. }) =
+                    (leader.status)().await
+                {
+                    response.job = Some(JobStatus { mode, replication, training_ended, cause }.into());
+                    response.task =
+                        rows.into_iter().find(|other| other.task == row).map(task_status).into_iter().collect();
+                }
+            }
             return Ok(Response::new(response));
         }
         response.server = Some(self.guard.task().into());

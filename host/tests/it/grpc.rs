@@ -99,6 +99,7 @@ pub(crate) fn peers_of(
 ) -> Peers {
     Peers::new(PeersOptions {
         client_use: None,
+        leader: None,
         connections: Connections::default(),
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [address.to_string()]),
         caller,

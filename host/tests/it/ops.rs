@@ -37,6 +37,7 @@ fn host() -> Ops {
     let cluster = ClusterSpec::new().with_job(TaskType::Worker, ["127.0.0.1:1"]);
     Ops::new(OpHostOptions {
         task: TASK,
+        leader: None,
         context: Arc::new(op_context(&cluster, TASK, RpcLayer::Grpc)),
         engine: EngineOptions::default(),
         guest: GuestOptions::default(),

@@ -2,14 +2,16 @@
 //!
 //! WHAT is the name of an op, with its number as input, or what several calls do together:
 //! `state` (count three times), `chain` (a kept value through all tasks), `spread` (slow on all tasks at once, by `wait_any`),
-//! `cancel`, `timeout` and `drop` (of a spin, then count), `flood` (NUMBER calls at once), `unknown`.
+//! `cancel`, `timeout` and `drop` (of a spin, then count), `flood` (NUMBER calls at once), `laps` (NUMBER
+//! counts, and how long the longest took), `left` (count until the task has gone,
+//! then an op and a variable there), `unknown`.
 //! The chief calls; other runs end at once. Without arguments nobody calls.
 
 use dchost_guest::{
     Call, Change, Error, Result, Task, Tensor, Variable, WorkerContext, info, op, ops, wait_any, worker_fn,
 };
 use std::sync::atomic::{AtomicI64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[op]
 fn echo(all: Vec<Tensor>) -> Vec<Tensor> {
@@ -169,6 +171,23 @@ fn do_what(ctx: &WorkerContext, what: &str, number: i64, tasks: &[Task]) -> Resu
             let highest =
                 calls.into_iter().map(Call::get).try_fold(0, |highest, count| Ok::<_, Error>(count?.max(highest)));
             println!("{number} calls, the highest count is {}", highest?);
+        }
+        "laps" => {
+            let mut longest = Duration::ZERO;
+            for lap in 1..=number {
+                let began = Instant::now();
+                count_on(first)?;
+                longest = longest.max(began.elapsed());
+                println!("lap {lap} of {number}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            println!("longest lap: {} ms", longest.as_millis());
+        }
+        "left" => {
+            while count_on(first).is_ok() {}
+            println!("count: {}", told(count_on(first)));
+            let variable: Variable<i64> = ctx.variable("memory").on(first.clone()).declare()?;
+            println!("memory: {}", told(ctx.initialize([Change::assign(&variable, number)]).map(|_| number)));
         }
         "echo" => {
             for task in tasks {

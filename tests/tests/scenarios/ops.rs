@@ -242,6 +242,31 @@ fn a_server_that_dies_fails_the_ops_that_run_there() -> Result<()> {
     Ok(())
 }
 
+/// Aim: who needs a worker that has left the job hears so at once, however long a task is waited for. Method: a worker's run ends
+/// while another calls its ops again and again, and then its variables.
+#[test]
+fn a_worker_that_has_left_is_told_and_not_waited_for() -> Result<()> {
+    let cluster = Cluster::builder()
+        .workers(2)
+        .guest("ops")
+        .task_guest_args("worker:0", ["call", "left", "worker:1"])
+        .task_guest_args("worker:1", [])
+        .flags(["--connect-timeout", "1h", "--rejoin-timeout", "1h"])
+        .start()?;
+    let outcomes = cluster.wait_all(PATIENCE)?;
+    outcomes.expect_codes([("worker:0", 0), ("worker:1", 0)]);
+    let told = format!(
+        "worker:1 at `127.0.0.1:{}` has left the job, and is not waited for: its run has ended\n",
+        cluster.port("worker:1")
+    );
+    let output = &outcomes["worker:0"].stdout;
+    for what in ["count", "memory"] {
+        let line = output.lines().find(|line| line.starts_with(&format!("{what}: "))).context("a line of it")?;
+        assert!(line.contains(told.trim_end()), "{output}");
+    }
+    Ok(())
+}
+
 #[test]
 fn an_evaluators_ops_write_no_more_than_the_evaluator_may() -> Result<()> {
     let cluster = Cluster::builder()

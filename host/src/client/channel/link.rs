@@ -5,13 +5,14 @@
 //! | connecting, down | the session is open, first contact or the same incarnation | open |
 //! | connecting, down | another incarnation answers | failed: peer-restarted, for good |
 //! | connecting, down | the server refuses the session | failed: its error |
-//! | connecting | the connect deadline passes | failed: unavailable |
+//! | connecting | the connect deadline passes, or the task has left the job | failed: unavailable |
 //! | open | the stream breaks | down; the same outage goes on if it stood less than 1 s |
-//! | down | the rejoin timeout passes | failed: peer-failed |
+//! | down | the rejoin timeout passes, or the task has left the job | failed: peer-failed |
 //!
 //! A failed link is followed by a new one at the next call, except after a restart.
 
 use super::connect::{Failure, FailureKind, failure};
+use super::left::how_left;
 use super::{Lane, Peer, Shared};
 use crate::attend::REPORT_INTERVAL;
 use crate::error::{Error, ErrorCode};
@@ -28,6 +29,9 @@ use tonic::Streaming;
 
 /// How long one try to open a session may take, connecting included.
 const OPEN_TRY_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// When the leader is asked again whether a task has left that was not reached: its end may be on its way. Then at every report.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
 
 /// How often an open session says that it lives, besides HTTP/2's pings.
 const RENEW_INTERVAL: Duration = Duration::from_secs(5);
@@ -81,6 +85,8 @@ struct Outage {
     since: Instant,
     deadline: Instant,
     report_at: Instant,
+    /// When the leader is asked whether the task has left.
+    ask_at: Instant,
     backoff: Backoff,
     /// Whether there was contact ever.
     met: bool,
@@ -89,7 +95,8 @@ struct Outage {
 impl Outage {
     /// Begins to wait, at most `timeout`.
     fn new(now: Instant, timeout: Duration, met: bool) -> Self {
-        Outage { since: now, deadline: now + timeout, report_at: now + REPORT_INTERVAL, backoff: Backoff::new(), met }
+        let (deadline, report_at) = (now + timeout, now + REPORT_INTERVAL);
+        Outage { since: now, deadline, report_at, ask_at: now, backoff: Backoff::new(), met }
     }
 
     /// Notes that a session which stood since `opened` has broken.
@@ -106,6 +113,16 @@ impl Outage {
     /// The pause before the next try; none where the deadline comes first.
     fn pause(&mut self, now: Instant) -> Option<Duration> {
         Some(self.backoff.next()).filter(|&pause| now + pause < self.deadline)
+    }
+
+    /// Whether it is time to ask whether the task has left.
+    fn is_question_due(&mut self, now: Instant) -> bool {
+        let due = now >= self.ask_at;
+        if due {
+            let first = now < self.since + ASK_AGAIN;
+            self.ask_at = now + if first { ASK_AGAIN } else { REPORT_INTERVAL };
+        }
+        due
     }
 
     /// Whether it is time to say that the wait goes on.
@@ -165,6 +182,16 @@ pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Pe
             }
             Err(OpenError::Failed(cause)) => cause,
         };
+        if outage.is_question_due(Instant::now()) {
+            let left = tokio::select! {
+                () = shared.closing.cancelled() => return,
+                left = how_left(&shared, peer.task) => left,
+            };
+            if let Some(how) = left {
+                link.send_replace(Link::Failed(peer.left(&how)));
+                return;
+            }
+        }
         let now = Instant::now();
         let Some(pause) = outage.pause(now) else {
             link.send_replace(Link::Failed(peer.gone(now - outage.since, &cause)));
@@ -260,6 +287,15 @@ mod tests {
         assert!((50..80).contains(&tries), "{tries} tries");
         let took = now - start;
         assert!(took <= REJOIN && took > REJOIN - Backoff::LAST * 2, "{took:?}");
+    }
+
+    /// Aim: whoever waits long for a task asks the leader seldom.
+    #[test]
+    fn the_leader_is_asked_at_once_a_second_later_and_then_now_and_then() {
+        let start = Instant::now();
+        let mut outage = Outage::new(start, CONNECT, false);
+        let seconds = (0..60).filter(|&second| outage.is_question_due(start + Duration::from_secs(second)));
+        assert_eq!(seconds.take(4).collect::<Vec<_>>(), [0, 1, 6, 11]);
     }
 
     #[test]

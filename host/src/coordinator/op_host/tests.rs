@@ -61,6 +61,7 @@ async fn what_has_begun_to_compile_goes_on_when_its_caller_gives_up() {
     let cluster = ClusterSpec::new().with_job(TaskType::Ps, ["ps.test:1"]);
     let ops = Ops::new(OpHostOptions {
         task: PS,
+        leader: None,
         context: Arc::new(op_context(&cluster, PS, RpcLayer::Grpc)),
         engine: EngineOptions::default(),
         guest: GuestOptions::default(),

@@ -156,6 +156,7 @@ impl Process {
         let console = self.op_console.clone()?;
         Some(Arc::new(op_host::Ops::new(OpHostOptions {
             task,
+            leader: resolved.plan.leader,
             context: Arc::new(op_context(&resolved.cluster, task, resolved.rpc_layer)),
             // A digest is of the component that runs here.
             engine: EngineOptions { digest: None, ..resolved.engine.clone() },
@@ -180,6 +181,7 @@ impl Process {
             cluster: self.resolved.cluster.clone(),
             caller,
             client_use,
+            leader: self.resolved.plan.leader,
             connections: connections.clone(),
             runtime: Handle::current(),
             connect_timeout: self.resolved.connect_timeout,

@@ -221,6 +221,7 @@ fn l8_local_master() {
 fn session(cluster: &ClusterSpec, run: u64) -> Peers {
     Peers::new(PeersOptions {
         client_use: None,
+        leader: None,
         connections: Connections::default(),
         cluster: cluster.clone(),
         caller: Caller { container: "default".into(), task: Some(WORKER_0), run_id: RunId(run), attempt: None },

@@ -208,7 +208,7 @@ async fn leaders_status_shows_the_cluster() {
     let (server, _seats) = start_leader(None);
     let channel =
         dchost::client::channel::connect::endpoint(&server.addr.to_string()).expect("it is an address").connect_lazy();
-    let request = v1::GetStatusRequest { header: Some((&Header::new(caller(1))).into()), brief: false };
+    let request = v1::GetStatusRequest { header: Some((&Header::new(caller(1))).into()), brief: false, row: None };
     let answer = ClusterClient::new(channel).get_status(request).await.expect("it answers").into_inner();
     assert_eq!(answer.attempt, Some(ATTEMPT.into()));
     let row = &answer.task[0];

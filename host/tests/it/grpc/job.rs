@@ -3,6 +3,7 @@
 use super::*;
 use dchost::attend::{EndReport, Mode, Registration};
 use dchost::client::attend::LeaderClient;
+use dchost::client::channel::Lane;
 use dchost::client::probe::Dialer;
 use dchost::context::WorkerContext;
 use dchost::coordinator::member::{Member, MemberHandle, MemberOptions};
@@ -29,6 +30,7 @@ impl Process {
 }
 
 struct Job {
+    cluster: ClusterSpec,
     leading: JoinHandle<JobEnd>,
     leader: Process,
     worker: Process,
@@ -115,7 +117,7 @@ fn start_job() -> Job {
     });
     let mut next = || processes.next().expect("there are three tasks");
     let (leader, worker, ps) = (next(), next(), next());
-    Job { leading, leader, worker, ps }
+    Job { cluster, leading, leader, worker, ps }
 }
 
 fn well() -> EndReport {
@@ -171,5 +173,52 @@ async fn death_of_a_worker_fails_the_one_that_waits_for_it() {
     assert_eq!(end.cause.map(|cause| (cause.task, cause.exit_code)), Some((SECOND, 202)));
     soon("job ended", job.ps.member.job_ended()).await;
     soon("the server stops", job.ps.kill()).await;
+    soon("the server stops", job.leader.kill()).await;
+}
+
+/// Aim: who calls a task that has left the job hears so at once, whatever the timeouts are; a task that may still come is waited
+/// for. Method: a worker that was never met and a ps that was met end well and by a signal; both servers are gone.
+#[tokio::test]
+async fn tasks_that_have_left_the_job_are_not_waited_for() {
+    const HOURS: Duration = Duration::from_secs(24 * 3600);
+    let job = start_job();
+    let peers = Peers::new(PeersOptions {
+        client_use: None,
+        leader: Some(LEADER),
+        connections: Connections::default(),
+        cluster: job.cluster,
+        caller: caller(1),
+        runtime: Handle::current(),
+        connect_timeout: HOURS,
+        rejoin_timeout: HOURS,
+    });
+    let call = async |task| peers.call(task, Lane::Control, false, async |_| Ok(())).await;
+    for process in [&job.leader, &job.worker, &job.ps] {
+        soon("it attends", process.member.registered()).await.expect("it is accepted");
+    }
+    assert_eq!(soon("the ps serves", call(PS)).await, Ok(()));
+    assert!(soon("the report", job.worker.member.end(well())).await);
+    soon("the worker goes", job.worker.kill()).await;
+    let error = soon("who calls is told", call(SECOND)).await.expect_err("nobody is there");
+    assert_eq!((error.code, &error.tasks[..]), (ErrorCode::Unavailable, &[SECOND][..]));
+    assert!(error.message.ends_with("has left the job, and is not waited for: its run has ended"), "{error}");
+
+    let serves = peers.clone();
+    let left = EndReport { ok: false, exit_code: 143, message: "stopped by SIGTERM".to_owned(), leaving: true };
+    assert!(soon("the report", job.ps.member.end(left)).await);
+    soon("the ps goes", job.ps.kill()).await;
+    let waits = async {
+        // While the connection breaks, a call may still go well.
+        loop {
+            if let Err(error) = serves.call(PS, Lane::Control, false, async |_| Ok(())).await {
+                return error;
+            }
+            tokio::task::yield_now().await;
+        }
+    };
+    let error = soon("who calls is told", waits).await;
+    assert_eq!((error.code, &error.tasks[..]), (ErrorCode::PeerFailed, &[PS][..]));
+    assert!(error.message.ends_with("is not waited for: stopped by SIGTERM"), "{error}");
+    soon("the sessions close", peers.close()).await;
     soon("the server stops", job.leader.kill()).await;
 }

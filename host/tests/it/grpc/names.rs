@@ -23,6 +23,7 @@ fn peers_by(
 ) -> Peers {
     Peers::new(PeersOptions {
         client_use: None,
+        leader: None,
         connections: Connections::resolving(Resolver::new(lookup)),
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [format!("ps.test:{port}")]),
         caller: caller(1),

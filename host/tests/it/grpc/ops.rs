@@ -260,6 +260,7 @@ impl Tasks {
     fn patient_run_at(cluster: ClusterSpec, run: u64, rejoin_timeout: Duration) -> Asker {
         let peers = Peers::new(PeersOptions {
             client_use: None,
+            leader: None,
             connections: Connections::default(),
             cluster,
             caller: caller(run),

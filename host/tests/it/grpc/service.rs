@@ -15,7 +15,7 @@ use prost::Message as _;
 use tonic::{Code, Request, Status};
 
 async fn status(addr: SocketAddr, header: Option<v1::RequestHeader>) -> Result<v1::GetStatusResponse, Status> {
-    let request = v1::GetStatusRequest { header, brief: false };
+    let request = v1::GetStatusRequest { header, brief: false, row: None };
     ClusterClient::new(channel_to(addr).await).get_status(request).await.map(tonic::Response::into_inner)
 }
 

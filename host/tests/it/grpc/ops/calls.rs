@@ -205,7 +205,7 @@ async fn a_status_shows_who_has_instances() {
     let run = tasks.run(1);
     assert_eq!(run_op(&run.a, "echo", []).await, Ok(Vec::new()));
     let channel = channel_to(tasks.servers[&A].addr).await;
-    let request = v1::GetStatusRequest { header: Some((&Header::new(caller(9))).into()), brief: false };
+    let request = v1::GetStatusRequest { header: Some((&Header::new(caller(9))).into()), brief: false, row: None };
     let status = ClusterClient::new(channel).get_status(request).await.expect("it answers").into_inner();
     assert_eq!(status.session.iter().map(|session| session.op_instances).collect::<Vec<_>>(), [1]);
     tasks.stop().await;
@@ -218,6 +218,7 @@ async fn a_clients_container_stays_until_its_instances_are_gone() {
     let tasks = Tasks::start();
     let peers = Peers::new(PeersOptions {
         client_use: None,
+        leader: None,
         connections: Connections::default(),
         cluster: tasks.cluster.clone(),
         caller: Caller { container: CONTAINER.into(), ..caller(1) },

@@ -233,7 +233,7 @@ async fn answers_that_nobody_reads_stop_the_stream() {
     until("all are sent, and many are called", || sending.is_finished() && called() > 1000).await;
     // The task has its turn as often as it needs to take them all.
     for _ in 0..500 {
-        let asked = v1::GetStatusRequest { header: Some((&Header::new(caller(2))).into()), brief: true };
+        let asked = v1::GetStatusRequest { header: Some((&Header::new(caller(2))).into()), brief: true, row: None };
         ClusterClient::new(channel.clone()).get_status(asked).await.expect("it answers others");
     }
     for read in 1..=usize::try_from(CALLS).expect("it is small") {
