@@ -12,6 +12,9 @@ use std::time::Duration;
 /// Most inputs of one call, and most results: each costs a header on the wire and a handle in the guest.
 pub const OPERANDS_MAX: usize = 256;
 
+/// What the error names of a task that hasn't got a run's component, or not any more: put there once more, its ops can be called.
+pub const MODULE: &str = "module";
+
 /// Longest list of known ops in the error about an unknown one.
 const KNOWN_MAX: usize = 32;
 

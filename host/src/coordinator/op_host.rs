@@ -15,6 +15,7 @@ use crate::context::WorkerContext;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{BoxFuture, Console, Handles, Job, OpHost, OpInstance, OpLimits, OpOpening, RemoteValue, Summary};
 use crate::ids::{Caller, RunId};
+use crate::ops::MODULE;
 use crate::runtime::{Engine, EngineOptions, GuestOptions, LoadError, Module, OpGuest};
 use crate::sync::lock;
 use crate::tensor::Tensor;
@@ -217,7 +218,7 @@ impl OpHost for Ops {
             Some(loaded) => (loaded.module.clone(), loaded.instances.clone()),
             None => {
                 let message = format!("{task} has dropped the component meanwhile: put it again");
-                return Err(Error::new(ErrorCode::NotFound, message).with_names(["module"]));
+                return Err(Error::new(ErrorCode::NotFound, message).with_names([MODULE]));
             }
         };
         let room = instances.clone().try_acquire_owned().map_err(|_| {

@@ -7,7 +7,7 @@ use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{OpCall, OpInput};
 use crate::ids::Incarnation;
-use crate::ops::{OPERANDS_MAX, op_failed};
+use crate::ops::{MODULE, OPERANDS_MAX, op_failed};
 use crate::tensor::{Tensor, TensorType};
 use crate::wire::ops::EAGER_BYTES_MAX;
 use crate::wire::status::{error_from_wire, from_status};
@@ -136,24 +136,37 @@ struct Opened {
 async fn open(peers: &Peers, task: Task, component: &Component) -> Result<Opened> {
     peers
         .call(task, Lane::Bulk, false, |at: Try| async move {
-            put(&at, component).await?;
-            let (requests, stream) = mpsc::channel(QUEUED);
-            let opening = call_request::Kind::Opening(v1::Opening {
-                header: Some(at.header),
-                module_sha256: component.digest.to_vec().into(),
-                argument: component.args.clone(),
-            });
-            requests.try_send(message(opening)).expect("the channel is new and has room");
-            let mut answers = OpsClient::new(at.channel).call(ReceiverStream::new(stream)).await?.into_inner();
-            let strange = || Status::from(Error::new(ErrorCode::Internal, "a stream of calls began without an answer"));
-            let Some(call_response::Kind::Opened(header)) = answers.message().await?.and_then(|answer| answer.kind)
-            else {
-                return Err(strange());
-            };
-            let incarnation = Incarnation(header.incarnation);
-            Ok(Opened { requests, answers, incarnation })
+            match put_and_open(&at, component).await {
+                // Others have taken its room since it was put; whom it happens to twice is told.
+                Err(status) if is_put_away(&status) => put_and_open(&at, component).await,
+                outcome => outcome,
+            }
         })
         .await
+}
+
+/// Whether the task says no more than that it hasn't got the component (any more).
+fn is_put_away(status: &Status) -> bool {
+    let error = crate::wire::status::answer(status);
+    error.is_some_and(|error| error.code == ErrorCode::NotFound && error.names == [MODULE])
+}
+
+async fn put_and_open(at: &Try, component: &Component) -> Result<Opened, Status> {
+    put(at, component).await?;
+    let (requests, stream) = mpsc::channel(QUEUED);
+    let opening = call_request::Kind::Opening(v1::Opening {
+        header: Some(at.header.clone()),
+        module_sha256: component.digest.to_vec().into(),
+        argument: component.args.clone(),
+    });
+    requests.try_send(message(opening)).expect("the channel is new and has room");
+    let mut answers = OpsClient::new(at.channel.clone()).call(ReceiverStream::new(stream)).await?.into_inner();
+    let strange = || Status::from(Error::new(ErrorCode::Internal, "a stream of calls began without an answer"));
+    let Some(call_response::Kind::Opened(header)) = answers.message().await?.and_then(|answer| answer.kind) else {
+        return Err(strange());
+    };
+    let incarnation = Incarnation(header.incarnation);
+    Ok(Opened { requests, answers, incarnation })
 }
 
 /// Results that are on their way.

@@ -4,6 +4,7 @@ use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{OpInstance, OpOpening, RemoteValue};
 use crate::ids::{Caller, Incarnation, RunId};
+use crate::ops::MODULE;
 use crate::server::guard::Admitted;
 use crate::sync::lock;
 use crate::tensor::Tensor;
@@ -154,7 +155,7 @@ impl Run {
         let mut state = lock(&self.state);
         if !state.put.contains(&opening.module) {
             let message = "the component was not put in this session: its ops can't be called";
-            return Err(Error::new(ErrorCode::NotFound, message).with_names(["module"]));
+            return Err(Error::new(ErrorCode::NotFound, message).with_names([MODULE]));
         }
         if let Some((open, instance)) = &state.instance
             && (open.module, &open.args) == (opening.module, &opening.args)

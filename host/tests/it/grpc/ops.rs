@@ -7,7 +7,7 @@ use bytes::Bytes;
 use dchost::client::ops::{Component, Fetcher, RemoteOps};
 use dchost::error::{Error, ErrorCode, Result};
 use dchost::handles::{BoxFuture, OpCall, OpHost, OpInput, OpInstance, OpLimits, OpOpening, RemoteValue, StartedOp};
-use dchost::ops::unknown_op;
+use dchost::ops::{MODULE, unknown_op};
 use dchost::tensor::{DType, Tensor, TensorType};
 use dchost::wire::header::Header;
 use dchost::wire::v1::ops_client::OpsClient;
@@ -59,6 +59,8 @@ struct Seen {
     called: AtomicUsize,
     /// Ops whose turn came, in order; with their first input where it is a number.
     began: watch::Sender<Vec<String>>,
+    /// How many more openings find that the component had to make room.
+    evictions: AtomicUsize,
     /// Lets a `gate` go on.
     gate: Notify,
 }
@@ -113,7 +115,13 @@ impl OpHost for FakeHost {
         Box::pin(async move { fetcher.fetch(caller, value).await })
     }
 
-    fn open(&self, _opening: OpOpening, until_gone: Box<dyn Send + Sync>) -> Result<Arc<dyn OpInstance>> {
+    fn open(&self, opening: OpOpening, until_gone: Box<dyn Send + Sync>) -> Result<Arc<dyn OpInstance>> {
+        let fewer = |evictions: usize| evictions.checked_sub(1);
+        if self.seen.evictions.try_update(Ordering::SeqCst, Ordering::SeqCst, fewer).is_ok() {
+            self.components.lock().expect("no panic above").remove(&opening.module);
+            let message = format!("{} has dropped the component meanwhile: put it again", self.task);
+            return Err(Error::new(ErrorCode::NotFound, message).with_names([MODULE]));
+        }
         let (jobs, queue) = mpsc::unbounded_channel();
         self.seen.opened.fetch_add(1, Ordering::SeqCst);
         self.seen.alive.send_modify(|alive| *alive += 1);

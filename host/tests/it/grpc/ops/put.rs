@@ -195,6 +195,28 @@ async fn puts_that_stall_go_with_their_session() {
     tasks.stop().await;
 }
 
+/// Aim: a component that had to make room between its put and the first call costs the caller nothing. Method: once it has gone
+/// when the stream is opened, and then twice.
+#[tokio::test]
+async fn a_component_that_was_dropped_meanwhile_is_put_again_once() {
+    let tasks = Tasks::start();
+    let seen = tasks.seen(A);
+    let run = tasks.run(1);
+    seen.evictions.store(1, Ordering::SeqCst);
+    let calls: Vec<_> = (1..=3).map(|_| begin(&run.a, "calls", [])).collect();
+    for (count, call) in (1..).zip(calls) {
+        assert_eq!(take(&*call).await, Ok(vec![number(count)]), "in order");
+    }
+    assert_eq!((Seen::count(&seen.loads), Seen::count(&seen.opened)), (2, 1));
+
+    let run = tasks.run(2);
+    seen.evictions.store(2, Ordering::SeqCst);
+    let error = run_op(&run.a, "calls", []).await.expect_err("twice is no accident");
+    assert_eq!(error.to_string(), "not-found: worker:0 has dropped the component meanwhile: put it again");
+    assert_eq!(run_op(&run.a, "calls", []).await, Ok(vec![number(1)]), "the next call tries again");
+    tasks.stop().await;
+}
+
 #[tokio::test]
 async fn runs_that_bring_components_at_once_are_all_served() {
     let tasks = Tasks::start();
