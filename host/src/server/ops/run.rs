@@ -17,6 +17,9 @@ use tokio_util::sync::CancellationToken;
 /// Bytes of inputs and results that a run may have here at once, as a multiple of `--max-tensor`.
 pub(super) const HELD_TENSORS_MAX: u64 = 4;
 
+/// Those of all runs together: at most four runs fill it, so that what a server holds has an end, however many they are.
+const HELD_TENSORS_IN_ALL_MAX: u64 = 4 * HELD_TENSORS_MAX;
+
 /// Calls and results that a run may leave here at once: those without bytes cost something, too.
 const KEPT_MAX: usize = 1 << 16;
 
@@ -24,7 +27,11 @@ type Key = (String, RunId);
 
 /// The runs that have something here. Cheap to clone.
 #[derive(Clone, Default)]
-pub(super) struct Runs(Arc<Mutex<HashMap<Key, Arc<Run>>>>);
+pub(super) struct Runs {
+    by_key: Arc<Mutex<HashMap<Key, Arc<Run>>>>,
+    /// Bytes that all runs hold.
+    held_bytes: Arc<AtomicU64>,
+}
 
 /// What one run has here.
 #[derive(Default)]
@@ -34,6 +41,8 @@ pub(super) struct Run {
     putting: tokio::sync::Mutex<()>,
     /// Bytes of inputs that wait or are used, and of results that are here.
     held_bytes: AtomicU64,
+    /// Those of all runs.
+    held_in_all_bytes: Arc<AtomicU64>,
 }
 
 #[derive(Default)]
@@ -60,6 +69,7 @@ pub(super) struct Room {
 impl Drop for Room {
     fn drop(&mut self) {
         self.run.held_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+        self.run.held_in_all_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }
 
@@ -102,23 +112,24 @@ impl Runs {
     /// # Errors
     /// `cancelled`, `unavailable`: its session has ended, and nobody would drop what begins now.
     pub(super) fn of(&self, admitted: &Admitted) -> Result<Arc<Run>> {
-        let mut runs = lock(&self.0);
+        let mut runs = lock(&self.by_key);
         // The token is cancelled before `end` is called: either it is seen here, or `end` finds what is made here.
         if admitted.session.is_cancelled() {
             return Err(admitted.ended());
         }
-        Ok(runs.entry(key(&admitted.caller)).or_default().clone())
+        let run = || Arc::new(Run { held_in_all_bytes: self.held_bytes.clone(), ..Run::default() });
+        Ok(runs.entry(key(&admitted.caller)).or_insert_with(run).clone())
     }
 
     /// Instances that the run of a session has here.
     pub(super) fn instances(&self, caller: &Caller) -> u32 {
-        let run = lock(&self.0).get(&key(caller)).cloned();
+        let run = lock(&self.by_key).get(&key(caller)).cloned();
         run.map_or(0, |run| u32::from(lock(&run.state).instance.is_some()))
     }
 
     /// Drops what the run has here, since its session has ended.
     pub(super) fn end(&self, caller: &Caller) {
-        let run = lock(&self.0).remove(&key(caller));
+        let run = lock(&self.by_key).remove(&key(caller));
         if let Some(run) = run {
             let state = std::mem::replace(&mut *lock(&run.state), State { ended: true, ..State::default() });
             // Instances end on the thread that drops them, without the lock.
@@ -174,18 +185,25 @@ impl Run {
     /// # Errors
     /// `resource-exhausted`, naming the flag.
     pub(super) fn hold(self: &Arc<Self>, task: Task, bytes: u64, tensor_bytes_max: u64) -> Result<Room> {
-        let max = tensor_bytes_max.saturating_mul(HELD_TENSORS_MAX);
-        let more = |held: u64| held.checked_add(bytes).filter(|&held| held <= max);
-        match self.held_bytes.try_update(Ordering::Relaxed, Ordering::Relaxed, more) {
-            Ok(_) => Ok(Room { run: self.clone(), bytes }),
-            Err(held) => {
-                let message = format!(
-                    "{task} holds {held} bytes of inputs and results for this run, {bytes} more would be above {max} \
-                     ({HELD_TENSORS_MAX} times its --max-tensor): take or release some first"
-                );
-                Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["--max-tensor"]).with_tasks([task]))
-            }
+        let run_max = tensor_bytes_max.saturating_mul(HELD_TENSORS_MAX);
+        let all_max = tensor_bytes_max.saturating_mul(HELD_TENSORS_IN_ALL_MAX);
+        let exhausted = |message| {
+            Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["--max-tensor"]).with_tasks([task]))
+        };
+        if let Err(held) = add_within(&self.held_bytes, bytes, run_max) {
+            return exhausted(format!(
+                "{task} holds {held} bytes of inputs and results for this run, {bytes} more would be above {run_max} \
+                 ({HELD_TENSORS_MAX} times its --max-tensor): take or release some first"
+            ));
         }
+        if let Err(held) = add_within(&self.held_in_all_bytes, bytes, all_max) {
+            self.held_bytes.fetch_sub(bytes, Ordering::Relaxed);
+            return exhausted(format!(
+                "{task} holds {held} bytes of inputs and results for all runs, {bytes} more would be above {all_max} \
+                 ({HELD_TENSORS_IN_ALL_MAX} times its --max-tensor): try again when others have taken theirs"
+            ));
+        }
+        Ok(Room { run: self.clone(), bytes })
     }
 
     /// Keeps results, for whose bytes there is room already.
@@ -270,6 +288,15 @@ impl State {
             self.kept_count = self.kept_count.saturating_sub(1 + kept.len());
         }
     }
+}
+
+/// Adds to a count that stays within `max`.
+///
+/// # Errors
+/// The count as it is.
+fn add_within(count: &AtomicU64, bytes: u64, max: u64) -> Result<(), u64> {
+    let more = |held: u64| held.checked_add(bytes).filter(|&held| held <= max);
+    count.try_update(Ordering::Relaxed, Ordering::Relaxed, more).map(drop)
 }
 
 /// Bytes of tensors together.

@@ -137,6 +137,34 @@ async fn held_bytes_are_bounded_and_free_again() {
     tasks.stop().await;
 }
 
+/// Aim: what a server holds has an end, however many runs there are. Method: four runs keep all that they may.
+#[tokio::test]
+async fn bytes_of_all_runs_are_bounded_together() {
+    let tasks = Tasks::start();
+    let runs: Vec<_> = (1..=5).map(|run| tasks.run(run)).collect();
+    let (last, others) = runs.split_last().expect("there are five");
+    let mut kept = Vec::new();
+    for run in others {
+        for _ in 0..4 {
+            kept.extend(keep(&*begin(&run.a, "bytes", [number(1_000_000)])).await.expect("it has room"));
+        }
+    }
+    let error = run_op(&last.a, "bytes", [number(1_000_000)]).await.expect_err("there is no room");
+    let expected = "resource-exhausted: op `bytes` on worker:0 was refused: worker:0 holds 16000008 bytes of inputs and results for \
+                    all runs, 1000000 more would be above 16777216 (16 times its --max-tensor): try again when others have taken theirs";
+    assert_eq!(error.to_string(), expected);
+    assert!(error.names.iter().any(|name| name == "--max-tensor"), "{error:?}");
+    assert_eq!(run_op(&last.a, "bytes", [number(700_000)]).await, Ok(vec![bytes(700_000)]), "what fits is taken");
+    others[0].a.release(&kept[0]);
+    assert_eq!(run_op(&others[0].a, "nothing", []).await, Ok(Vec::new()), "it is released");
+    assert_eq!(run_op(&last.a, "bytes", [number(1_000_000)]).await, Ok(vec![bytes(1_000_000)]));
+    // The end of a run frees what it has.
+    others[1].peers.close().await;
+    assert_eq!(keep(&*begin(&last.a, "bytes", [number(1_000_000)])).await.map(|kept| kept.len()), Ok(1));
+    assert_eq!(keep(&*begin(&last.a, "bytes", [number(1_000_000)])).await.map(|kept| kept.len()), Ok(1));
+    tasks.stop().await;
+}
+
 #[tokio::test]
 async fn what_is_above_max_tensor_is_refused_on_either_side() {
     let tasks = Tasks::start();
