@@ -4,6 +4,7 @@
 //! `Runs` and goes with the session. A stream of calls is served by `calls`, a component is taken by `put`.
 
 mod calls;
+mod places;
 mod put;
 mod run;
 
@@ -19,16 +20,13 @@ use crate::wire::ops::digest;
 use crate::wire::tensor::chunks;
 use crate::wire::v1;
 use crate::wire::v1::{call_request, fetch_response, ops_server, put_module_request};
+use places::{Places, Who};
 use run::Runs;
 use std::pin::Pin;
 use std::sync::Arc;
-use tokio::sync::Semaphore;
 use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
-
-/// Components that are on their way at once, over all callers: each may take `--max-module-size` of memory, and then compiles.
-const PUTS_MAX: usize = 4;
 
 /// Serves ops. Cheap to clone.
 #[derive(Clone)]
@@ -36,7 +34,7 @@ pub struct OpsService {
     guard: Guard,
     host: Option<Arc<dyn OpHost>>,
     runs: Runs,
-    puts: Arc<Semaphore>,
+    places: Places,
 }
 
 impl OpsService {
@@ -46,7 +44,7 @@ impl OpsService {
         let runs = Runs::default();
         let ended = runs.clone();
         guard.sessions().on_end(Arc::new(move |end| ended.end(&end.caller)));
-        OpsService { guard, host, runs, puts: Arc::new(Semaphore::new(PUTS_MAX)) }
+        OpsService { guard, host, runs, places: Places::default() }
     }
 
     /// Counts the instances that the run of a session has here.
@@ -95,6 +93,7 @@ impl ops_server::Ops for OpsService {
         &self,
         request: Request<Streaming<v1::PutModuleRequest>>,
     ) -> Result<Response<Self::PutModuleStream>, Status> {
+        let address = request.remote_addr().map(|address| address.ip());
         let (first, requests) = first_message(request.into_inner()).await?;
         let module = match first.and_then(|first| first.kind) {
             Some(put_module_request::Kind::Header(module)) => Some(module),
@@ -109,10 +108,11 @@ impl ops_server::Ops for OpsService {
             incarnation: self.guard.incarnation(),
             host,
             run: self.runs.of(&admitted)?,
+            who: Who::new(&admitted.caller, admitted.client_use.is_some(), address),
             admitted,
             module: digest("sha256", &module.sha256)?,
             size: module.size,
-            puts: self.puts.clone(),
+            places: self.places.clone(),
         };
         put.check()?;
         Ok(Response::new(Box::pin(ReceiverStream::new(put.serve(requests)))))

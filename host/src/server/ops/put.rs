@@ -1,5 +1,6 @@
 //! Takes a component from a caller that has it, or learns that it is here already.
 
+use super::places::{Places, Who};
 use super::run::Run;
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
@@ -13,7 +14,7 @@ use crate::wire::v1::put_module_request::Kind;
 use rand::Rng as _;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 use tokio_stream::{Stream, StreamExt as _};
 use tonic::{Status, Streaming};
@@ -36,7 +37,8 @@ pub(super) struct Put {
     pub(super) admitted: Admitted,
     pub(super) module: [u8; DIGEST_BYTES],
     pub(super) size: u64,
-    pub(super) puts: Arc<Semaphore>,
+    pub(super) who: Who,
+    pub(super) places: Places,
 }
 
 impl Put {
@@ -86,26 +88,25 @@ impl Put {
             Some(Kind::Proof(given)) => digest("proof", &given)?,
             Some(_) | None => return Err(missing("proof")),
         };
-        // Told as lacking to whoever can't show that it has it.
-        let here = match self.host.component(&self.module) {
-            Some(component) => {
-                let right = tokio::task::spawn_blocking(move || proof(&challenge, &component)).await;
-                right.is_ok_and(|right| right == given)
+        if !self.is_shown(challenge, given).await {
+            let _place = self.places.take(self.task, self.who.clone()).await?;
+            // Another may have brought it meanwhile.
+            if !self.is_shown(challenge, given).await {
+                let wanted = v1::PutModuleResponse { wanted: true, ..Default::default() };
+                answers.send(Ok(answer(wanted))).await.map_err(|_| gone())?;
+                let component = receive(self.task, self.size, &mut requests).await?;
+                self.host.load(self.module, component.into()).await?;
             }
-            None => false,
-        };
-        if !here {
-            let _turn = self.run.turn_to_put().await;
-            let _room = self.puts.acquire().await.map_err(|_| gone())?;
-            answers
-                .send(Ok(answer(v1::PutModuleResponse { wanted: true, ..Default::default() })))
-                .await
-                .map_err(|_| gone())?;
-            let component = receive(self.task, self.size, &mut requests).await?;
-            self.host.load(self.module, component.into()).await?;
         }
         self.run.has_put(self.module);
         answers.send(Ok(answer(v1::PutModuleResponse { ready: true, ..Default::default() }))).await.map_err(|_| gone())
+    }
+
+    /// Whether the component is here, and the caller has shown that it has it. It is told as lacking to whoever can't.
+    async fn is_shown(&self, challenge: [u8; DIGEST_BYTES], given: [u8; DIGEST_BYTES]) -> bool {
+        let Some(component) = self.host.component(&self.module) else { return false };
+        let right = tokio::task::spawn_blocking(move || proof(&challenge, &component)).await;
+        right.is_ok_and(|right| right == given)
     }
 }
 

@@ -37,8 +37,6 @@ pub(super) struct Runs {
 #[derive(Default)]
 pub(super) struct Run {
     state: Mutex<State>,
-    /// Held by the one component of the run that is on its way.
-    putting: tokio::sync::Mutex<()>,
     /// Bytes of inputs that wait or are used, and of results that are here.
     held_bytes: AtomicU64,
     /// Those of all runs.
@@ -139,11 +137,6 @@ impl Runs {
 }
 
 impl Run {
-    /// Waits until no other component of the run is on its way: one run that stalls takes one place.
-    pub(super) async fn turn_to_put(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.putting.lock().await
-    }
-
     /// Notes that the run has shown to have a component.
     pub(super) fn has_put(&self, module: [u8; 32]) {
         lock(&self.state).put.insert(module);

@@ -1,6 +1,7 @@
 //! Components on their way to a task.
 
 use super::*;
+use dchost::ids::Attempt;
 use dchost::wire::ops::proof;
 use dchost::wire::v1::put_module_request::Kind;
 use tokio_stream::wrappers::ReceiverStream;
@@ -21,11 +22,23 @@ impl Putting {
     }
 
     async fn begin_for(addr: SocketAddr, run: u64, digest: &[u8], size: u64) -> Result<Putting, Status> {
+        let from = channel_to(addr).await;
+        Putting::begin_by(from, caller(run), digest, size).await
+    }
+
+    /// Of a worker of its own on a machine of its own, by whose number both are called.
+    async fn begin_on(addr: SocketAddr, worker: u8, digest: &[u8], size: u64) -> Result<Putting, Status> {
+        let machine = endpoint(&addr.to_string()).expect("it is an address");
+        let machine = machine.local_address(Some([127, 0, 0, worker].into())).connect().await.expect("it listens");
+        Putting::begin_by(machine, caller(worker.into()), digest, size).await
+    }
+
+    async fn begin_by(from: Channel, caller: Caller, digest: &[u8], size: u64) -> Result<Putting, Status> {
         let (requests, stream) = mpsc::channel(64);
-        let header = Some((&Header::new(caller(run))).into());
+        let header = Some((&Header::new(caller)).into());
         let header = v1::ModuleHeader { header, sha256: digest.to_vec().into(), size };
         requests.try_send(v1::PutModuleRequest { kind: Some(Kind::Header(header)) }).expect("there is room");
-        let mut client = OpsClient::new(channel_to(addr).await);
+        let mut client = OpsClient::new(from);
         let mut answers = client.put_module(ReceiverStream::new(stream)).await?.into_inner();
         let challenge = answers.message().await?.expect("a challenge comes first").challenge;
         Ok(Putting { requests, answers, challenge })
@@ -48,6 +61,12 @@ impl Putting {
         self.send(Kind::Proof(proof(&self.challenge, component).to_vec().into())).await;
         self.answer().await
     }
+}
+
+/// A run of a worker of its own, by whose number both are called.
+fn caller(run: u64) -> Caller {
+    let worker = Task::new(TaskType::Worker, u32::try_from(run).expect("it is small"));
+    Caller { task: Some(worker), ..super::caller(run) }
 }
 
 fn sha256(bytes: &[u8]) -> [u8; 32] {
@@ -178,11 +197,12 @@ async fn puts_that_stall_go_with_their_session() {
     let tasks = Tasks::start();
     let addr = tasks.servers[&A].addr;
     let guard = &tasks.servers[&A].guard;
-    let stalled: Vec<_> = (1..=4).map(|run| guard.sessions().open(&caller(run)).expect("there is room")).collect();
+    let open = |worker: u8| guard.sessions().open(&caller(worker.into())).expect("there is room");
+    let stalled: Vec<_> = (1..=4).map(open).collect();
     let _lease = guard.sessions().open(&caller(5)).expect("there is room");
     let mut puts = Vec::new();
-    for run in 1..=4 {
-        let mut put = Putting::begin_for(addr, run, &sha256(COMPONENT), 100).await.expect("it begins");
+    for worker in 1..=4 {
+        let mut put = Putting::begin_on(addr, worker, &sha256(COMPONENT), 100).await.expect("it begins");
         assert!(put.prove(b"").await.expect("it is answered").wanted);
         puts.push(put);
     }
@@ -192,6 +212,48 @@ async fn puts_that_stall_go_with_their_session() {
     for mut put in puts {
         assert_eq!(put.answer().await.expect_err("its session has ended").code, ErrorCode::Cancelled);
     }
+    tasks.stop().await;
+}
+
+/// Aim: a split client can't keep the others' components out, however many runs it has. Method: more runs of one client stall
+/// than components may come at once; then those of a machine with any number of clients.
+#[tokio::test]
+async fn puts_of_one_client_or_one_machine_that_stall_hold_nobody_else_up() {
+    let tasks = Tasks::start();
+    let addr = tasks.servers[&A].addr;
+    let guard = &tasks.servers[&A].guard;
+    let _lease = guard.sessions().open(&caller(100)).expect("there is room");
+    let client = |container: &str, run: u8| {
+        // That of the client.
+        let attempt = Some(Attempt { leader: Incarnation(1), number: 0 });
+        Caller { container: container.into(), attempt, ..caller(run.into()) }
+    };
+    let mut stalled = Vec::new();
+    let mut stall = async |caller: Caller, machine: u8, gets_a_place: bool| {
+        let header = Some((&Header::new(caller.clone())).into());
+        stalled.push(guard.open_session(header, v1::ClientUse::Exclusive.into()).expect("there is room"));
+        let machine =
+            endpoint(&addr.to_string()).expect("it is an address").local_address(Some([127, 0, 0, machine].into()));
+        let from = machine.connect().await.expect("it listens");
+        let mut put = Putting::begin_by(from, caller, &sha256(COMPONENT), 100).await.expect("it begins");
+        if gets_a_place {
+            assert!(put.prove(b"").await.expect("it is its turn").wanted);
+        } else {
+            put.send(Kind::Proof(Bytes::from_static(&[0; 32]))).await;
+        }
+        put
+    };
+    let mut puts = Vec::new();
+    for run in 1..=6 {
+        puts.push(stall(client("run-1", run), run, run == 1).await);
+    }
+    assert_eq!(within(put_whole(addr, 100, b"one")).await, Ok(true));
+    for number in 2..=6 {
+        puts.push(stall(client(&format!("run-{number}"), 1), 9, number <= 4).await);
+    }
+    // As many as may come at once, by now: one of the first client, three of the machine.
+    drop(puts.remove(0));
+    assert_eq!(within(put_whole(addr, 100, b"two")).await, Ok(true));
     tasks.stop().await;
 }
 
