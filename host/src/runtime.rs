@@ -64,6 +64,7 @@ mod watch;
 mod worker_context;
 
 pub use cost::Excess;
+pub use ending::Ending;
 pub use engine::{Engine, EngineError, EngineOptions};
 pub use fit::{Item, Misfit, Surface, Verdict, World};
 pub use grants::{DirGrant, NetGrant, NetHost};

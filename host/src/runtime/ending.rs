@@ -16,7 +16,8 @@ use wasmtime::{Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
 /// How a guest ended that didn't return.
-pub(super) enum Ending {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
     /// It called `exit`.
     Exit {
         /// Whether with success.
@@ -35,18 +36,28 @@ pub(super) enum Ending {
     },
     /// A limit was reached, or a trap followed the refusal of more.
     Limit {
+        /// Which.
         limit: Limit,
         /// What, how much and the flag.
         what: String,
         /// As of a trap.
         report: String,
     },
-    /// Its declared sizes can't be met.
-    Refused { message: String },
+    /// It did not begin: its grants, its declared sizes or its list of ops can't be had.
+    Refused {
+        /// What, why and how to mend it.
+        message: String,
+    },
     /// The system refused what the instance takes.
-    NoRoom { message: String },
-    /// A host function panicked.
-    HostBug { message: String },
+    NoRoom {
+        /// What it said, and how to mend it.
+        message: String,
+    },
+    /// A bug in dchost: a host function panicked.
+    HostBug {
+        /// What is known.
+        message: String,
+    },
 }
 
 impl Ending {

@@ -4,7 +4,7 @@ use super::bindings::types;
 use super::calls::{catch_panics, caught};
 use super::ending::{Ending, bug, is_hostcall_fuel, no_room};
 use super::fit::OpEntry;
-use super::limits::{LIST_BYTES_MAX, Limit, ListExceeded, mib};
+use super::limits::{LIST_BYTES_MAX, ListExceeded, mib};
 use super::load::Module;
 use super::output::Output;
 use super::run::{GuestOptions, MESSAGE_BYTES_MAX};
@@ -79,41 +79,8 @@ pub enum OpEnd {
         /// What, how much and the flag.
         message: String,
     },
-    /// It called `exit`.
-    Exit {
-        /// Whether with success.
-        ok: bool,
-        /// Its number, where it passed one.
-        code: Option<u8>,
-    },
-    /// It trapped.
-    Trap {
-        /// Why, in a few words.
-        kind: String,
-        /// The last that it said on stderr, on one line: what a panic says.
-        words: Option<String>,
-        /// Last words, kind, frames and hint, in several lines.
-        report: String,
-    },
-    /// A limit was reached, or a trap followed the refusal of more.
-    Limit {
-        /// Which.
-        limit: Limit,
-        /// What, how much and the flag.
-        what: String,
-        /// As of a trap.
-        report: String,
-    },
-    /// The instance did not begin: its grants, its declared sizes or its list of ops can't be had.
-    Refused {
-        /// What, why and how to mend it.
-        message: String,
-    },
-    /// A bug in dchost: a host function panicked.
-    HostBug {
-        /// What is known.
-        message: String,
-    },
+    /// It ended its instance, or none could begin.
+    Ended(Ending),
 }
 
 impl OpEnd {
@@ -126,28 +93,9 @@ impl OpEnd {
             OpEnd::Failed { message } => failed(ErrorCode::Unknown, &format!("failed: {message}")),
             OpEnd::BadResults { message } => failed(ErrorCode::Unknown, &format!("has no valid results: {message}")),
             OpEnd::TooLarge { message } => failed(ErrorCode::ResourceExhausted, &format!("was refused: {message}")),
-            OpEnd::Exit { ok: true, .. } => {
-                failed(ErrorCode::Aborted, "called exit with success, which ends the sandbox")
-            }
-            OpEnd::Exit { code: Some(code), .. } => {
-                failed(ErrorCode::Aborted, &format!("called exit with code {code}, which ends the sandbox"))
-            }
-            OpEnd::Exit { code: None, .. } => {
-                failed(ErrorCode::Aborted, "called exit with failure, which ends the sandbox")
-            }
-            OpEnd::Trap { kind, words: Some(words), .. } => {
-                failed(ErrorCode::Aborted, &format!("trapped: {kind}; its last words: {words}"))
-            }
-            OpEnd::Trap { kind, words: None, .. } => failed(ErrorCode::Aborted, &format!("trapped: {kind}")),
-            OpEnd::Limit { what, .. } => {
-                // A limit and the trap that followed are a line each.
-                let what = what.lines().collect::<Vec<_>>().join("; ");
-                failed(ErrorCode::ResourceExhausted, &format!("was ended: {what}"))
-            }
-            OpEnd::Refused { message } => failed(ErrorCode::FailedPrecondition, &format!("can't run: {message}")),
-            OpEnd::HostBug { message } => {
-                let first = message.lines().next().unwrap_or_default();
-                failed(ErrorCode::Internal, &format!("met a bug: {first}"))
+            OpEnd::Ended(ending) => {
+                let (code, what) = told(ending);
+                failed(code, &what)
             }
         }
     }
@@ -155,21 +103,40 @@ impl OpEnd {
     /// What the task's own log tells beside [`error`](Self::error), in several lines: last words, frames, hint.
     pub fn report(&self) -> Option<&str> {
         match self {
-            OpEnd::Trap { report, .. } | OpEnd::Limit { report, .. } => Some(report),
-            OpEnd::HostBug { message } => Some(message),
+            OpEnd::Ended(Ending::Trap { report, .. } | Ending::Limit { report, .. }) => Some(report),
+            OpEnd::Ended(Ending::HostBug { message }) => Some(message),
             _ => None,
         }
     }
 }
 
-impl From<Ending> for OpEnd {
-    fn from(ending: Ending) -> Self {
-        match ending {
-            Ending::Exit { ok, code } => OpEnd::Exit { ok, code },
-            Ending::Trap { kind, words, report } => OpEnd::Trap { kind, words, report },
-            Ending::Limit { limit, what, report } => OpEnd::Limit { limit, what, report },
-            Ending::Refused { message } | Ending::NoRoom { message } => OpEnd::Refused { message },
-            Ending::HostBug { message } => OpEnd::HostBug { message },
+/// What the caller is told of an op that has ended its instance.
+fn told(ending: &Ending) -> (ErrorCode, String) {
+    match ending {
+        Ending::Exit { ok: true, .. } => {
+            (ErrorCode::Aborted, "called exit with success, which ends the sandbox".to_owned())
+        }
+        Ending::Exit { code: Some(code), .. } => {
+            (ErrorCode::Aborted, format!("called exit with code {code}, which ends the sandbox"))
+        }
+        Ending::Exit { code: None, .. } => {
+            (ErrorCode::Aborted, "called exit with failure, which ends the sandbox".to_owned())
+        }
+        Ending::Trap { kind, words: Some(words), .. } => {
+            (ErrorCode::Aborted, format!("trapped: {kind}; its last words: {words}"))
+        }
+        Ending::Trap { kind, words: None, .. } => (ErrorCode::Aborted, format!("trapped: {kind}")),
+        Ending::Limit { what, .. } => {
+            // A limit and the trap that followed are a line each.
+            let what = what.lines().collect::<Vec<_>>().join("; ");
+            (ErrorCode::ResourceExhausted, format!("was ended: {what}"))
+        }
+        Ending::Refused { message } | Ending::NoRoom { message } => {
+            (ErrorCode::FailedPrecondition, format!("can't run: {message}"))
+        }
+        Ending::HostBug { message } => {
+            let first = message.lines().next().unwrap_or_default();
+            (ErrorCode::Internal, format!("met a bug: {first}"))
         }
     }
 }
@@ -219,7 +186,7 @@ impl OpGuest {
         let Instance { store, meter, call, .. } = &mut instance;
         let outcome = match prepared {
             Ok(()) => metered(meter, catch_panics(call.call_async(store, (op.to_owned(), inputs)))).await,
-            Err(message) => return Err(OpEnd::Refused { message }),
+            Err(message) => return Err(OpEnd::Ended(Ending::Refused { message })),
         };
         let results = match outcome {
             Ok(Ok((results,))) => results,
@@ -244,7 +211,7 @@ impl OpGuest {
         self.output.end_lines();
         self.output.forget_tail();
         let (watch, meter) = (RunWatch::new(), Arc::new(Meter::default()));
-        let refused = |message| OpEnd::Refused { message };
+        let refused = |message| OpEnd::Ended(Ending::Refused { message });
         let mut store = self
             .module
             .store(self.options.clone(), self.handles.clone(), &watch, &self.output, &meter)
@@ -264,14 +231,14 @@ impl OpGuest {
         let shown = caught(|| self.output.end_lines());
         let end = match &outcome {
             // No core dump: each would be the doing of whoever called the op, and there is no end of calls.
-            Ok(error) => Ending::of(error, store.data(), watch, &self.output).into(),
-            Err(message) => OpEnd::HostBug { message: message.clone() },
+            Ok(error) => Ending::of(error, store.data(), watch, &self.output),
+            Err(message) => Ending::HostBug { message: message.clone() },
         };
         // What the store holds may panic too when it goes.
-        match (end, shown.and(caught(|| drop(store)))) {
-            (end @ OpEnd::HostBug { .. }, _) | (end, Ok(())) => end,
-            (_, Err(panic)) => OpEnd::HostBug { message: bug(&panic) },
-        }
+        OpEnd::Ended(match (end, shown.and(caught(|| drop(store)))) {
+            (end @ Ending::HostBug { .. }, _) | (end, Ok(())) => end,
+            (_, Err(panic)) => Ending::HostBug { message: bug(&panic) },
+        })
     }
 }
 

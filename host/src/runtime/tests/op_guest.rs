@@ -6,7 +6,7 @@ use crate::error::{Error, ErrorCode};
 use crate::runtime::test_support::{
     BARRIER, EXIT_WITH_CODE, Import, LOG, SUBSCRIBE, byte_tensor, guest, has_listed_ops, has_ops,
 };
-use crate::runtime::{Limit, OpEnd, OpGuest, World};
+use crate::runtime::{Ending, Limit, OpEnd, OpGuest, World};
 use crate::tensor::{DType, Tensor, TensorType};
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -187,7 +187,7 @@ async fn each_way_to_end_is_told_and_takes_the_state() {
         assert_eq!(error.code, code, "{error}");
         assert!(error.message.contains(expected), "{error}");
         assert_eq!(end.report().is_some(), op != "quit", "{end:?}");
-        if let OpEnd::Trap { report, .. } | OpEnd::Limit { report, .. } = &end {
+        if let OpEnd::Ended(Ending::Trap { report, .. } | Ending::Limit { report, .. }) = &end {
             assert!(report.contains("frames, innermost first:") || ["handles", "wild"].contains(&op), "{report}");
         }
         assert!(!guest.lives());
@@ -204,7 +204,7 @@ async fn a_limit_is_that_of_its_own_call() {
     let (mut guest, _) = open(has_ops(&["copes", "trap"], &[], body), limits).await;
     assert_eq!(call(&mut guest, "copes").await, Ok(vec![]));
     let end = call(&mut guest, "trap").await.unwrap_err();
-    assert!(matches!(end, OpEnd::Trap { .. }), "{end:?}");
+    assert!(matches!(end, OpEnd::Ended(Ending::Trap { .. })), "{end:?}");
 }
 
 /// Many calls that together take more than one of them may.
@@ -228,7 +228,7 @@ async fn processor_time_and_fuel_are_of_each_call() {
         assert_eq!(call(&mut enough, "work").await, Ok(vec![]));
     }
     let (end, error) = ends(&mut open(100_000), "work").await;
-    assert!(matches!(end, OpEnd::Limit { limit: Limit::Fuel, .. }), "{end:?}");
+    assert!(matches!(end, OpEnd::Ended(Ending::Limit { limit: Limit::Fuel, .. })), "{end:?}");
     assert_eq!(error.code, ErrorCode::ResourceExhausted);
 }
 
@@ -303,7 +303,11 @@ async fn hostile_lists_are_refused() {
         let (mut guest, _) = open(component, limits).await;
         let (end, error) = ends(&mut guest, "add").await;
         assert!(error.message.contains(expected), "{error}");
-        assert_eq!(error.code == ErrorCode::FailedPrecondition, matches!(end, OpEnd::Refused { .. }), "{error}");
+        assert_eq!(
+            error.code == ErrorCode::FailedPrecondition,
+            matches!(end, OpEnd::Ended(Ending::Refused { .. })),
+            "{error}"
+        );
     }
 }
 
@@ -331,7 +335,7 @@ async fn output_is_bounded_over_all_instances() {
     let limits = Limits { output_bytes_max: 1000, ..Limits::default() };
     let (mut guest, fakes) = open(component(), limits).await;
     for _ in 0..50 {
-        assert!(matches!(call(&mut guest, "trap").await, Err(OpEnd::Trap { .. })));
+        assert!(matches!(call(&mut guest, "trap").await, Err(OpEnd::Ended(Ending::Trap { .. }))));
     }
     drop(guest);
     let text = fakes.recorder.text();
@@ -346,7 +350,7 @@ async fn declared_memory_above_the_limit_is_refused_when_it_begins() {
     let limits = Limits { memory_bytes_max: 100 << 10, ..Limits::default() };
     let (mut guest, _) = open(component(), limits).await;
     let (end, error) = ends(&mut guest, "add").await;
-    assert!(matches!(end, OpEnd::Refused { .. }), "{end:?}");
+    assert!(matches!(end, OpEnd::Ended(Ending::Refused { .. })), "{end:?}");
     assert!(error.message.contains("--max-memory") && error.code == ErrorCode::FailedPrecondition, "{error}");
 }
 
@@ -355,7 +359,7 @@ async fn declared_memory_above_the_limit_is_refused_when_it_begins() {
 async fn inputs_for_which_a_component_has_no_memory_end_the_instance() {
     let (mut guest, _) = open(component(), Limits::default()).await;
     let end = guest.call("echo", vec![byte_tensor(&vec![0; 1 << 20])]).await.unwrap_err();
-    assert!(matches!(&end, OpEnd::Trap { .. }), "{end:?}");
+    assert!(matches!(&end, OpEnd::Ended(Ending::Trap { .. })), "{end:?}");
     assert!(!guest.lives());
 }
 
@@ -367,7 +371,7 @@ async fn a_trap_of_an_op_leaves_no_core_dump() {
     let module = engine.load_ops("train.wasm", component().into(), digest).await.unwrap();
     let options = GuestOptions { coredump_dir: Some(dir.path().to_owned()), ..GuestOptions::default() };
     let mut guest = module.open_ops(options, Fakes::new().handles()).unwrap();
-    assert!(matches!(call(&mut guest, "trap").await, Err(OpEnd::Trap { .. })));
+    assert!(matches!(call(&mut guest, "trap").await, Err(OpEnd::Ended(Ending::Trap { .. }))));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "whoever calls ops could fill the disk");
 }
 
