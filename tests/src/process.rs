@@ -160,6 +160,15 @@ impl Process {
         sockets::of_process(self.pid())
     }
 
+    /// Its largest resident memory so far.
+    pub fn peak_memory_bytes(&self) -> u64 {
+        let state = self.shared.lock();
+        let end = state.end.map(|end| end.peak_memory_bytes);
+        end.unwrap_or_else(|| {
+            peak_memory_bytes(Pid::from_child(&state.child)).unwrap_or(0).max(state.peak_memory_bytes)
+        })
+    }
+
     /// How long ago it was started.
     pub fn age(&self) -> Duration {
         self.started.elapsed()

@@ -17,8 +17,9 @@ usage: cargo xtask TASK
   guests              build the example and test components (wasm32-wasip2, profile `guest`)
   demo                build everything and train the digits example on a cluster of this machine
   test                all that CI runs: fmt, guests, clippy, doc, tests, doctests, deny
-  soak [PART...]      long checks, all of them without PART: counter [RUNS], digits, client, clusters [COUNT] (of five tasks),
-                      flake [ROUNDS] (every test so often), fuzz [SECONDS] (each target so long; needs nightly and cargo-fuzz)
+  soak [PART...]      long checks, all of them without PART: counter [RUNS], digits, client, ops, clusters [COUNT] (of five
+                      tasks), flake [ROUNDS] (every test so often), fuzz [SECONDS] (each target so long; needs nightly and
+                      cargo-fuzz)
 ";
 
 fn main() -> ExitCode {

@@ -6,6 +6,7 @@ mod counter;
 mod digits;
 mod flake;
 mod fuzz;
+mod ops;
 
 use crate::demo::build_host;
 use crate::guests;
@@ -40,6 +41,9 @@ pub(crate) fn run(parts: &[&str]) -> Result<()> {
     if wanted.client {
         steps.step("client", client::run)?;
     }
+    if wanted.ops {
+        steps.step("ops", ops::run)?;
+    }
     if let Some(count) = wanted.clusters {
         steps.step("clusters", || clusters::run(count))?;
     }
@@ -59,6 +63,7 @@ struct Wanted {
     counter: Option<u32>,
     digits: bool,
     client: bool,
+    ops: bool,
     clusters: Option<u32>,
     flake: Option<u32>,
     fuzz: Option<u32>,
@@ -69,7 +74,7 @@ impl Wanted {
         if parts.is_empty() {
             let (counter, flake, fuzz) = (Some(COUNTER_RUNS), Some(flake::ROUNDS), Some(fuzz::SECONDS));
             let clusters = Some(clusters::CLUSTERS);
-            return Ok(Wanted { counter, digits: true, client: true, clusters, flake, fuzz });
+            return Ok(Wanted { counter, digits: true, client: true, ops: true, clusters, flake, fuzz });
         }
         let mut wanted = Wanted::default();
         let mut words = parts.iter().copied().peekable();
@@ -78,11 +83,14 @@ impl Wanted {
                 "counter" => wanted.counter = Some(number(&mut words)?.unwrap_or(COUNTER_RUNS)),
                 "digits" => wanted.digits = true,
                 "client" => wanted.client = true,
+                "ops" => wanted.ops = true,
                 "clusters" => wanted.clusters = Some(number(&mut words)?.unwrap_or(clusters::CLUSTERS)),
                 "flake" => wanted.flake = Some(number(&mut words)?.unwrap_or(flake::ROUNDS)),
                 "fuzz" => wanted.fuzz = Some(number(&mut words)?.unwrap_or(fuzz::SECONDS)),
                 other => {
-                    bail!("unknown part `{other}` of soak: it has counter, digits, client, clusters, flake and fuzz")
+                    bail!(
+                        "unknown part `{other}` of soak: it has counter, digits, client, ops, clusters, flake and fuzz"
+                    )
                 }
             }
         }
@@ -90,7 +98,7 @@ impl Wanted {
     }
 
     fn needs_scenarios(&self) -> bool {
-        self.clusters.is_some() || self.flake.is_some()
+        self.ops || self.clusters.is_some() || self.flake.is_some()
     }
 
     fn needs_examples(&self) -> bool {
