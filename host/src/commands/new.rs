@@ -282,7 +282,8 @@ fn report(dir: &Path, name: &str, files: &[PathBuf]) -> String {
     let (dir, wasm) = (text::path(dir), name.replace('-', "_"));
     format!(
         "wrote `{name}`:\n{files}next:\n  cd {dir}\n  cargo test\n  cargo build --profile guest --target wasm32-wasip2\n  \
-         dchost launch --workers 3 --ps 1 --module target/wasm32-wasip2/guest/{wasm}.wasm\n"
+         dchost launch --workers 3 --ps 1 --module target/wasm32-wasip2/guest/{wasm}.wasm\n\
+         for work that one task has others do, write functions with `#[op]`: docs/ops.md of dchost, and README.md there\n"
     )
 }
 

@@ -66,6 +66,7 @@ fn the_files_carry_name_sdk_and_toolchain() {
     let manifest = fs::read_to_string(crate_dir.join("Cargo.toml")).unwrap();
     assert!(manifest.contains("name = \"my-job\"\n") && manifest.contains("dchost-guest = \"0.1.0\"\n"), "{manifest}");
     assert!(fs::read_to_string(crate_dir.join("README.md")).unwrap().contains("guest/my_job.wasm"));
+    assert!(fs::read_to_string(crate_dir.join("README.md")).unwrap().contains("`#[op]`"));
     let toolchain = fs::read_to_string(crate_dir.join("rust-toolchain.toml")).unwrap();
     assert_eq!(toolchain, include_str!("../../../../rust-toolchain.toml"), "the same toolchain as dchost's own");
     let flags = |config: &str| config.lines().find(|line| line.starts_with("rustflags")).map(str::to_owned);
@@ -76,6 +77,7 @@ fn the_files_carry_name_sdk_and_toolchain() {
 
     let told = report(Path::new("deep/my-job"), "my-job", &files);
     assert!(told.contains("  deep/my-job/src/lib.rs\n") && told.contains("  cd deep/my-job\n"), "{told}");
+    assert!(told.ends_with("write functions with `#[op]`: docs/ops.md of dchost, and README.md there\n"), "{told}");
 }
 
 #[test]
