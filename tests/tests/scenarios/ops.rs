@@ -141,10 +141,10 @@ fn a_result_of_200_megabytes_is_taken_whole_and_delays_nobody() -> Result<()> {
     laps.wait_for_line("lap 1 of", PATIENCE)?;
     let large = client_with(&cluster, "large", &limits, &["call", &format!("big:{bytes}"), "worker:1"])?;
     let mut health = Vec::new();
-    while large.is_running() {
-        health.push(dchost_tests::health(cluster.port("worker:1"))?);
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    wait_until("the large result is taken", PATIENCE, || {
+        health.push(dchost_tests::health(cluster.port("worker:1")));
+        !large.is_running()
+    })?;
     let outcome = large.wait(PATIENCE)?;
     assert_eq!(outcome.code, 0, "{}{}", outcome.output, cluster.report());
     assert!(outcome.stdout.contains(&format!("big on worker:1: {bytes} bytes\n")), "{}", outcome.output);
@@ -152,6 +152,7 @@ fn a_result_of_200_megabytes_is_taken_whole_and_delays_nobody() -> Result<()> {
     assert_eq!(laps.code, 0, "{}{}", laps.output, cluster.report());
     let longest = laps.stdout.lines().find_map(|line| line.split_once("longest lap: ")?.1.strip_suffix(" ms"));
     let longest = Duration::from_millis(longest.with_context(|| laps.output.clone())?.parse()?);
+    let mut health = health.into_iter().collect::<Result<Vec<_>>>().with_context(|| cluster.report())?;
     health.sort_unstable();
     let (median, most) = (health[health.len() / 2], health[health.len() - 1]);
     let (taker, maker) = (outcome.peak_memory_bytes, cluster.task("worker:1").peak_memory_bytes());

@@ -212,7 +212,7 @@ async fn a_call_that_is_dropped_before_it_is_sent_holds_nothing() {
         begin(&run.a, "echo", [Tensor { ty, data: counted(&held, BYTES) }])
     };
 
-    let port = Refusing::new();
+    let port = Held::new();
     let absent = ClusterSpec::new().with_job(TaskType::Worker, [port.addr.to_string()]);
     let absent = asker(absent, LARGE_BYTES_MAX);
     (0..3).for_each(|_| drop(start(&absent)));
