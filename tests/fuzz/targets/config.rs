@@ -137,11 +137,12 @@ fn check_launch(args: &cli::Launch, environment: &Environment) {
     assert_eq!(shared(&read), shared(&settings), "a launched task reads something else");
 }
 
-/// What a launch and its tasks have in common, wherever each was given.
+/// What a launch and its tasks have in common, wherever each was given. The module is told apart, to those tasks that need it.
 fn shared(settings: &Settings) -> impl PartialEq + std::fmt::Debug {
     let limits = &settings.limits;
     (
-        (settings.module.clone().map(|module| module.value), settings.no_cluster_barrier.value, settings.end.value),
+        (settings.replication.value, settings.no_cluster_barrier.value, settings.end.value, settings.share_container.value),
+        (settings.digest.clone().map(|digest| digest.value), settings.coredump.clone().map(|dir| dir.value)),
         (settings.connect_timeout.value, settings.rejoin_timeout.value, settings.evaluator_grace.value),
         (settings.barrier_timeout.value, settings.timeout.value, settings.container.value.clone()),
         (settings.summary_dir.clone().map(|dir| dir.value), settings.dirs.value.clone(), settings.env_values.clone()),
