@@ -16,6 +16,7 @@ use super::left::how_left;
 use super::{Lane, Peer, Shared};
 use crate::attend::REPORT_INTERVAL;
 use crate::error::{Error, ErrorCode};
+use crate::handles::BoxFuture;
 use crate::ids::Incarnation;
 use crate::wire::header::{Header, answered_by, client_use_to_wire};
 use crate::wire::status::{answer, from_status};
@@ -150,13 +151,17 @@ pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Pe
     let met = peer.incarnation().is_some();
     let patience = if met { shared.rejoin_timeout } else { shared.connect_timeout };
     let mut outage = Outage::new(Instant::now(), patience, met);
+    let mut question = None;
+    let left = |how: String| link.send_replace(Link::Failed(peer.left(&how)));
     loop {
         let try_timeout = OPEN_TRY_TIMEOUT.min(outage.deadline.saturating_duration_since(Instant::now()));
         let opened = tokio::select! {
+            biased;
             () = shared.closing.cancelled() => return,
             opened = timeout(try_timeout, open(&shared, &peer)) => {
                 opened.unwrap_or_else(|_| Err(OpenError::Failed(Failure::timed_out(try_timeout))))
             }
+            how = told(&mut question) => return drop(left(how)),
         };
         let cause = match opened {
             Ok(session) => {
@@ -166,6 +171,7 @@ pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Pe
                 }
                 tracing::debug!(task = %peer.task, incarnation = %session.incarnation, "session open");
                 link.send_replace(Link::Open(session.incarnation));
+                question = None;
                 let opened = Instant::now();
                 let Some(cause) = hold(session, &shared).await else { return };
                 link.send_replace(Link::Down);
@@ -182,17 +188,10 @@ pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Pe
             }
             Err(OpenError::Failed(cause)) => cause,
         };
-        if outage.is_question_due(Instant::now()) {
-            let left = tokio::select! {
-                () = shared.closing.cancelled() => return,
-                left = how_left(&shared, peer.task) => left,
-            };
-            if let Some(how) = left {
-                link.send_replace(Link::Failed(peer.left(&how)));
-                return;
-            }
-        }
         let now = Instant::now();
+        if question.is_none() && outage.is_question_due(now) {
+            question = Some(Box::pin(how_left(&shared, peer.task)) as BoxFuture<'_, _>);
+        }
         let Some(pause) = outage.pause(now) else {
             link.send_replace(Link::Failed(peer.gone(now - outage.since, &cause)));
             return;
@@ -206,8 +205,25 @@ pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Pe
         tokio::select! {
             () = shared.closing.cancelled() => return,
             () = tokio::time::sleep(pause) => {}
+            how = told(&mut question) => return drop(left(how)),
         }
     }
+}
+
+/// Waits until the leader says that the task has left, and how; for ever where nobody was asked, or it says nothing of the kind.
+/// The tries go on meanwhile: a leader that is silent holds up no task that comes back.
+///
+/// # Cancel safety
+/// The question stays.
+async fn told(question: &mut Option<BoxFuture<'_, Option<String>>>) -> String {
+    if let Some(asked) = question {
+        let answer = asked.await;
+        *question = None;
+        if let Some(how) = answer {
+            return how;
+        }
+    }
+    std::future::pending().await
 }
 
 async fn open(shared: &Shared, peer: &Peer) -> Result<Session, OpenError> {

@@ -75,6 +75,36 @@ async fn a_name_that_never_resolves_is_told_at_the_deadline() {
     assert!((29..=30).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
 }
 
+/// Aim: a leader that takes connections and never answers doesn't keep a task from being tried, nor its deadline from being
+/// kept. Method: on a paused clock the task's name never resolves; the leader is a socket that nobody serves.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_is_silent_holds_up_neither_tries_nor_deadline() {
+    const CONNECT: Duration = Duration::from_secs(2);
+    let silent = listener();
+    let leader = silent.local_addr().expect("it is bound").to_string();
+    let (begun, lookups) = (Instant::now(), Arc::new(AtomicU32::new(0)));
+    let count = lookups.clone();
+    let lookup = move |name: &str| {
+        count.fetch_add(1, Ordering::Relaxed);
+        Err(unknown(name))
+    };
+    let peers = Peers::new(PeersOptions {
+        client_use: None,
+        leader: Some(WORKER),
+        connections: Connections::resolving(Resolver::new(lookup)),
+        cluster: ClusterSpec::new().with_job(TaskType::Worker, [leader]).with_job(TaskType::Ps, ["ps.test:1"]),
+        caller: caller(1),
+        runtime: Handle::current(),
+        connect_timeout: CONNECT,
+        rejoin_timeout: LONG,
+    });
+    let error = peers.call(PS, Lane::Bulk, false, ask).await.expect_err("there is no such name");
+    assert_eq!((error.code, &error.tasks[..]), (ErrorCode::Unavailable, &[PS][..]), "{error}");
+    assert!(begun.elapsed() <= CONNECT, "{:?}", begun.elapsed());
+    let lookups = lookups.load(Ordering::Relaxed);
+    assert!(lookups >= 5, "{lookups} tries");
+}
+
 /// Where only one address answers, the others are passed over, whichever comes first.
 #[tokio::test]
 async fn every_address_of_a_name_is_tried() {
