@@ -1,6 +1,6 @@
 //! What the rows show to people.
 
-use super::Lifetime;
+use super::{Lifetime, Row};
 use crate::attend::{Mode, Replication, TaskState};
 use crate::cluster::Task;
 use crate::ids::Incarnation;
@@ -78,30 +78,34 @@ impl Lifetime {
 
     /// Every row, in order.
     pub fn rows(&self) -> Vec<RowStatus> {
-        self.rows
-            .iter()
-            .map(|(&task, row)| {
-                let mut message = row.message.clone();
-                if matches!(row.state, TaskState::NeverSeen | TaskState::Suspect)
-                    && let Some(why) = row.why_silent()
-                {
-                    if !message.is_empty() {
-                        message.push_str("; ");
-                    }
-                    message.push_str(&why);
-                }
-                RowStatus {
-                    task,
-                    address: self.options.cluster.address(task).map(str::to_owned),
-                    runner: row.runner,
-                    state: row.state,
-                    incarnation: row.incarnation,
-                    since: row.since,
-                    last_seen: row.last_seen,
-                    message,
-                    exit_code: row.end.as_ref().map(|end| end.exit_code),
-                }
-            })
-            .collect()
+        self.rows.iter().map(|(&task, row)| self.row_status(task, row)).collect()
+    }
+
+    /// The row of a task, if it has one.
+    pub fn row(&self, task: Task) -> Option<RowStatus> {
+        self.rows.get(&task).map(|row| self.row_status(task, row))
+    }
+
+    fn row_status(&self, task: Task, row: &Row) -> RowStatus {
+        let mut message = row.message.clone();
+        if matches!(row.state, TaskState::NeverSeen | TaskState::Suspect)
+            && let Some(why) = row.why_silent()
+        {
+            if !message.is_empty() {
+                message.push_str("; ");
+            }
+            message.push_str(&why);
+        }
+        RowStatus {
+            task,
+            address: self.options.cluster.address(task).map(str::to_owned),
+            runner: row.runner,
+            state: row.state,
+            incarnation: row.incarnation,
+            since: row.since,
+            last_seen: row.last_seen,
+            message,
+            exit_code: row.end.as_ref().map(|end| end.exit_code),
+        }
     }
 }

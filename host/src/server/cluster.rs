@@ -41,8 +41,8 @@ const EVENTS_QUEUED: usize = 64;
 pub struct LeaderPart {
     /// Takes registrations.
     pub attend: Arc<dyn Attend>,
-    /// Asks what it knows, for status; none once it has left.
-    pub status: Arc<dyn Fn() -> BoxFuture<'static, Option<LeaderStatus>> + Send + Sync>,
+    /// Asks what it knows, for status, of all tasks or of one; none once it has left.
+    pub status: Arc<dyn Fn(Option<Task>) -> BoxFuture<'static, Option<LeaderStatus>> + Send + Sync>,
     /// The container of its job, whose barriers it holds.
     pub container: String,
 }
@@ -54,9 +54,14 @@ impl LeaderPart {
         LeaderPart {
             container: container.into(),
             attend: Arc::new(leader),
-            status: Arc::new(move || {
+            status: Arc::new(move |row| {
                 let leader = asked.clone();
-                Box::pin(async move { leader.status().await })
+                Box::pin(async move {
+                    match row {
+                        None => leader.status().await,
+                        Some(task) => leader.status_of(task).await,
+                    }
+                })
             }),
         }
     }
@@ -181,11 +186,10 @@ impl cluster_server::Cluster for ClusterService {
             if let (Some(leader), Some(row)) = (&self.leader, row) {
                 let row = Task::try_from(row)?;
                 if let Some(LeaderStatus { mode, replication, training_ended, cause, rows, .. }) =
-                    (leader.status)().await
+                    (leader.status)(Some(row)).await
                 {
                     response.job = Some(JobStatus { mode, replication, training_ended, cause }.into());
-                    response.task =
-                        rows.into_iter().find(|other| other.task == row).map(task_status).into_iter().collect();
+                    response.task = rows.into_iter().map(task_status).collect();
                 }
             }
             return Ok(Response::new(response));
@@ -196,7 +200,7 @@ impl cluster_server::Cluster for ClusterService {
         response.variable_bytes_max = self.store.variable_bytes_max();
         let mut budget = STATUS_BYTES_MAX;
         if let Some(leader) = &self.leader
-            && let Some(status) = (leader.status)().await
+            && let Some(status) = (leader.status)(None).await
         {
             response.attempt = Some(status.attempt.into());
             let LeaderStatus { mode, replication, training_ended, cause, .. } = status;

@@ -131,7 +131,7 @@ enum Command {
     Message { connection: ConnectionId, message: MemberMessage },
     Broken { connection: ConnectionId },
     Probed { task: Task, outcome: ProbeOutcome },
-    Status { reply: oneshot::Sender<LeaderStatus> },
+    Status { row: Option<Task>, reply: oneshot::Sender<LeaderStatus> },
 }
 
 enum Connection {
@@ -277,9 +277,13 @@ impl Service {
                 let effects = self.lifetime.probed(now, task, outcome);
                 self.perform(effects);
             }
-            Command::Status { reply } => {
+            Command::Status { row, reply } => {
+                let status = match row {
+                    None => self.status(),
+                    Some(task) => self.status_of(task),
+                };
                 // The one who asked may have gone.
-                let _ = reply.send(self.status());
+                let _ = reply.send(status);
             }
         }
     }
@@ -395,12 +399,26 @@ impl Service {
 
     fn status(&self) -> LeaderStatus {
         LeaderStatus {
-            attempt: self.lifetime.attempt(),
-            mode: self.lifetime.mode(),
-            replication: self.lifetime.replication(),
             rows: self.lifetime.rows(),
             silent: self.lifetime.silent(std_now()),
             barriers: self.barriers.status(),
+            ..self.status_of_job()
+        }
+    }
+
+    /// The job, and one row: each of many tasks may ask for each of many others, which mustn't cost a copy of all.
+    fn status_of(&self, task: Task) -> LeaderStatus {
+        LeaderStatus { rows: self.lifetime.row(task).into_iter().collect(), ..self.status_of_job() }
+    }
+
+    fn status_of_job(&self) -> LeaderStatus {
+        LeaderStatus {
+            attempt: self.lifetime.attempt(),
+            mode: self.lifetime.mode(),
+            replication: self.lifetime.replication(),
+            rows: Vec::new(),
+            silent: Vec::new(),
+            barriers: Vec::new(),
             training_ended: self.lifetime.training_ended(),
             cause: self.lifetime.cause().cloned(),
         }
@@ -413,8 +431,20 @@ impl LeaderHandle {
     /// # Cancel safety
     /// Asking has no effect.
     pub async fn status(&self) -> Option<LeaderStatus> {
+        self.ask(None).await
+    }
+
+    /// What it knows of one task: the job, and the task's row alone.
+    ///
+    /// # Cancel safety
+    /// Asking has no effect.
+    pub async fn status_of(&self, task: Task) -> Option<LeaderStatus> {
+        self.ask(Some(task)).await
+    }
+
+    async fn ask(&self, row: Option<Task>) -> Option<LeaderStatus> {
         let (reply, answer) = oneshot::channel();
-        self.sender.send(Command::Status { reply }).await.ok()?;
+        self.sender.send(Command::Status { row, reply }).await.ok()?;
         answer.await.ok()
     }
 }

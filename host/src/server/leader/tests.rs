@@ -58,6 +58,25 @@ fn start(outcome: ProbeOutcome) -> (LeaderHandle, tokio::task::JoinHandle<JobEnd
     (handle, running, shutdown)
 }
 
+/// Aim: who asks for one task, as many may at once for many, costs the leader one row. Method: another task is silent, and a barrier
+/// waits for it.
+#[tokio::test(start_paused = true)]
+async fn who_asks_for_one_task_is_told_of_that_alone() {
+    let (handle, _running, _shutdown) = start(ProbeOutcome::Refused("connection refused".to_owned()));
+    let channel = handle.attend(registration(worker(0), 1)).await.expect("accepted");
+    let arrival = BarrierArrival { name: "step".to_owned(), generation: 0, timeout: None };
+    channel.messages.send(MemberMessage::Arrival(arrival)).await.expect("open");
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    let all = handle.status().await.expect("runs");
+    assert_eq!((all.rows.len(), all.silent.len(), all.barriers.len()), (2, 1, 1));
+    for row in &all.rows {
+        let one = handle.status_of(row.task).await.expect("runs");
+        assert_eq!(one, LeaderStatus { rows: vec![row.clone()], silent: vec![], barriers: vec![], ..all.clone() });
+    }
+    let none = handle.status_of(worker(9)).await.expect("runs");
+    assert_eq!((none.rows, none.mode), (Vec::new(), all.mode));
+}
+
 #[tokio::test(start_paused = true)]
 async fn status_and_report_name_who_is_silent_and_who_is_missing() {
     let (handle, _running, _shutdown) = start(ProbeOutcome::Refused("connection refused".to_owned()));

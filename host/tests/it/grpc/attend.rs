@@ -104,7 +104,7 @@ fn start_leader(refusal: Option<AttendError>) -> (Running, mpsc::UnboundedReceiv
     let (seats, taken) = mpsc::unbounded_channel();
     let leader = LeaderPart {
         attend: Arc::new(TestLeader { seats, refusal }),
-        status: Arc::new(|| Box::pin(async { Some(status()) })),
+        status: Arc::new(|_| Box::pin(async { Some(status()) })),
         container: "jobs".into(),
     };
     (start(with_leader(options(WORKER, 7, listener()), leader)), taken)

@@ -73,7 +73,7 @@ fn leader_status() -> LeaderStatus {
 async fn a_leader_tells_of_its_cluster_and_of_itself() {
     let leader = LeaderPart {
         attend: Arc::new(Closed),
-        status: Arc::new(|| Box::pin(async { Some(leader_status()) })),
+        status: Arc::new(|_| Box::pin(async { Some(leader_status()) })),
         container: "jobs".into(),
     };
     let server = start(with_leader(options(WORKER, 7, listener()), leader));
