@@ -5,7 +5,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
 use crate::sync::lock;
 use std::collections::VecDeque;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -14,8 +14,8 @@ use tokio::time::timeout;
 /// Components that are on their way at once, over all callers: each may take `--max-module-size` of memory, and then compiles.
 const PLACES_MAX: usize = 4;
 
-/// Those of them that come from one address: whoever opens any number of containers there leaves a place to the others.
-const PLACES_PER_ADDRESS_MAX: usize = PLACES_MAX - 1;
+/// Those of them that come from one machine: whoever opens any number of containers there leaves a place to the others.
+const PLACES_PER_MACHINE_MAX: usize = PLACES_MAX - 1;
 
 /// How long a place is waited for: as long as a few before it may take.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -25,17 +25,28 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(600);
 pub(super) struct Who {
     container: String,
     task: Option<Task>,
-    address: Option<IpAddr>,
+    machine: Option<IpAddr>,
 }
 
 impl Who {
     /// Of a caller; `client` where its container is a split client's.
     pub(super) fn new(caller: &Caller, client: bool, address: Option<IpAddr>) -> Self {
-        Who { container: caller.container.clone(), task: caller.task.filter(|_| !client), address }
+        let (container, task) = (caller.container.clone(), caller.task.filter(|_| !client));
+        Who { container, task, machine: address.map(machine) }
     }
 
     fn is_same_client(&self, other: &Who) -> bool {
         (&self.container, self.task) == (&other.container, other.task)
+    }
+}
+
+/// The address that stands for a machine: of IPv6, where one has as many as it likes, the first of its network of 64 bits.
+fn machine(address: IpAddr) -> IpAddr {
+    /// What a machine may choose of its address.
+    const INTERFACE_BITS: u32 = 64;
+    match address.to_canonical() {
+        IpAddr::V4(address) => address.into(),
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() >> INTERFACE_BITS << INTERFACE_BITS).into(),
     }
 }
 
@@ -68,10 +79,10 @@ impl Drop for Place {
 
 impl State {
     fn may_have(&self, who: &Who) -> bool {
-        let of_address =
-            self.taken.iter().filter(|taken| who.address.is_some() && taken.address == who.address).count();
+        let of_machine =
+            self.taken.iter().filter(|taken| who.machine.is_some() && taken.machine == who.machine).count();
         self.taken.len() < PLACES_MAX
-            && of_address < PLACES_PER_ADDRESS_MAX
+            && of_machine < PLACES_PER_MACHINE_MAX
             && !self.taken.iter().any(|taken| taken.is_same_client(who))
     }
 }
@@ -151,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_address_does_not_have_all_places() {
+    async fn one_machine_does_not_have_all_places() {
         let places = Places::default();
         let mut held = Vec::new();
         for container in ["a", "b", "c"] {
@@ -162,6 +173,15 @@ mod tests {
         assert!(waits(&places, who("e", 0, true, 3)).await, "all are taken");
         held.remove(0);
         take(&places, who("e", 0, true, 3)).await;
+    }
+
+    #[test]
+    fn a_machine_is_one_whichever_of_its_addresses_it_takes() {
+        let machine = |address: &str| machine(address.parse().expect("it is an address"));
+        assert_eq!(machine("2001:db8:0:1::1"), machine("2001:db8:0:1:ffff::2"));
+        assert_eq!(machine("::ffff:10.0.0.1"), machine("10.0.0.1"));
+        assert_ne!(machine("2001:db8:0:1::1"), machine("2001:db8:0:2::1"));
+        assert_ne!(machine("::ffff:10.0.0.1"), machine("10.0.0.2"));
     }
 
     /// Aim: who waits has its turn in the order of asking, and not for ever. Method: on a paused clock.
