@@ -27,6 +27,7 @@ use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use variables::VariablesService;
 
+mod answers;
 pub mod cluster;
 pub mod guard;
 mod incoming;

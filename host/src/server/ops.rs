@@ -11,6 +11,7 @@ mod run;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{OpHost, OpOpening, RemoteValue};
 use crate::ids::{Caller, RunId};
+use crate::server::answers::{Answers, of_session};
 use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
 use crate::server::session::Lease;
@@ -22,9 +23,7 @@ use crate::wire::v1;
 use crate::wire::v1::{call_request, fetch_response, ops_server, put_module_request};
 use places::{Places, Who};
 use run::Runs;
-use std::pin::Pin;
 use std::sync::Arc;
-use tokio_stream::Stream;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
@@ -80,8 +79,6 @@ impl Drop for Stay {
         }
     }
 }
-
-type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[tonic::async_trait]
 impl ops_server::Ops for OpsService {
@@ -140,14 +137,14 @@ impl ops_server::Ops for OpsService {
         let stream = calls::serve(calls::Options {
             task: self.guard.task(),
             incarnation: self.guard.incarnation(),
-            admitted,
+            admitted: admitted.clone(),
             host,
             run,
             instance,
             replaced,
             requests,
         });
-        Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
+        Ok(Response::new(of_session(admitted, ReceiverStream::new(stream))))
     }
 
     async fn fetch(&self, request: Request<v1::FetchRequest>) -> Result<Response<Self::FetchStream>, Status> {
@@ -160,10 +157,11 @@ impl ops_server::Ops for OpsService {
             tensor: Some((&tensor.ty).into()),
         });
         let kinds = std::iter::once(header).chain(chunks(vec![tensor]).map(fetch_response::Kind::Chunk));
-        let message = move |kind| match admitted.session.is_cancelled() {
-            true => Err(admitted.ended().into()),
+        let fetched = admitted.clone();
+        let message = move |kind| match fetched.session.is_cancelled() {
+            true => Err(fetched.ended().into()),
             false => Ok(v1::FetchResponse { kind: Some(kind) }),
         };
-        Ok(Response::new(Box::pin(tokio_stream::iter(kinds.map(message)))))
+        Ok(Response::new(of_session(admitted, tokio_stream::iter(kinds.map(message)))))
     }
 }

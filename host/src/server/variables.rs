@@ -7,6 +7,7 @@
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
+use crate::server::answers::{Answers, of_session};
 use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
 use crate::variables::{
@@ -18,10 +19,8 @@ use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1::{self, pull_response, push_request, variables_server};
 use crate::wire::variables::{check_items, update_kind, variables};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Longest wait of one `Uninitialized`; callers that wait longer ask again, so that a lost one is noticed.
@@ -287,7 +286,7 @@ pub(super) fn is_run_container(name: &str) -> bool {
 }
 
 /// A stream of a header and chunks. Chunks are parts of the variable's blocks, not copies.
-pub type PullStream = Pin<Box<dyn Stream<Item = Result<v1::PullResponse, Status>> + Send>>;
+pub type PullStream = Answers<v1::PullResponse>;
 
 impl VariablesService {
     /// Streams values, as long as the caller's session lasts.
@@ -306,11 +305,12 @@ impl VariablesService {
             })
         });
         let kinds = std::iter::once(pull_response::Kind::Header(header)).chain(chunks);
-        let message = move |kind| match admitted.session.is_cancelled() {
-            true => Err(admitted.ended().into()),
+        let pulled = admitted.clone();
+        let message = move |kind| match pulled.session.is_cancelled() {
+            true => Err(pulled.ended().into()),
             false => Ok(v1::PullResponse { kind: Some(kind) }),
         };
-        Box::pin(tokio_stream::iter(kinds.map(message)))
+        of_session(admitted, tokio_stream::iter(kinds.map(message)))
     }
 }
 

@@ -17,9 +17,9 @@ struct Raw {
     answers: Streaming<v1::CallResponse>,
 }
 
-fn opening() -> Kind {
+fn opening(run: u64) -> Kind {
     Kind::Opening(v1::Opening {
-        header: Some((&Header::new(caller(1))).into()),
+        header: Some((&Header::new(caller(run))).into()),
         module_sha256: component_of(b"component").digest.to_vec().into(),
         argument: Vec::new(),
     })
@@ -35,8 +35,12 @@ impl Raw {
     }
 
     async fn open_on(channel: Channel) -> Raw {
+        Raw::open_as(1, channel).await
+    }
+
+    async fn open_as(run: u64, channel: Channel) -> Raw {
         let (requests, stream) = mpsc::channel(64);
-        let raw = v1::CallRequest { kind: Some(opening()) };
+        let raw = v1::CallRequest { kind: Some(opening(run)) };
         requests.try_send(raw).expect("there is room");
         let mut answers =
             OpsClient::new(channel).call(ReceiverStream::new(stream)).await.expect("it opens").into_inner();
@@ -86,7 +90,7 @@ async fn streams_that_break_the_rules_are_ended_and_say_why() {
     };
     let cases: Vec<(&str, Vec<Kind>)> = vec![
         ("a chunk came that no call announced", vec![chunk(0, 0, 8)]),
-        ("the stream is open already", vec![opening()]),
+        ("the stream is open already", vec![opening(1)]),
         (
             "call 2 begins before the inputs of call 1 are complete",
             vec![header(1, "echo", from_ref(&ty)), header(2, "echo", &[])],
@@ -286,6 +290,57 @@ async fn a_result_that_is_fetched_holds_its_room_after_its_release() {
         }
     };
     tokio::time::timeout(LONG, again).await.expect("room is given back when nobody reads any more");
+    tasks.stop().await;
+}
+
+/// Aim: the end of a run gives its room back, also where it has asked for results and doesn't read them. Method: four runs fill
+/// the room of all with results that they fetch or take; their sessions end, their connections stay.
+#[tokio::test]
+async fn results_that_nobody_reads_go_with_their_session() {
+    let tasks = Tasks::start_with(LARGE_BYTES_MAX);
+    let addr = tasks.servers[&A].addr;
+    let ty = TensorType::new(DType::U8, [LARGE_BYTES_MAX]);
+    let (mut runs, mut streams, mut fetches) = (Vec::new(), Vec::new(), Vec::new());
+    for number in 1..=4 {
+        let run = tasks.run(number);
+        assert_eq!(run_op(&run.a, "echo", []).await, Ok(Vec::new()));
+        let mut raw = Raw::open_as(number, channel_to(addr).await).await;
+        for call in [101, 102] {
+            raw.send(header(call, "full", &[])).await;
+            assert_eq!(raw.result().await.code, 0);
+            let value = RemoteValue { task: A, incarnation: Incarnation(7), call, result: 0, ty: ty.clone() };
+            let header = Some((&Header::new(caller(number))).into());
+            let fetch = v1::FetchRequest { header, value: Some((&value).into()) };
+            let mut client = OpsClient::new(channel_to(addr).await);
+            fetches.push(client.fetch(fetch).await.expect("it is there").into_inner());
+        }
+        for call in [103, 104] {
+            raw.send(header(call, "full", &[])).await;
+            raw.send(Kind::Take(v1::Take { call })).await;
+        }
+        streams.push(raw);
+        runs.push(run);
+    }
+    let last = tasks.run(5);
+    let refused = async {
+        while let Ok(kept) = keep(&*begin(&last.a, "full", [])).await {
+            last.a.release(&kept[0]);
+        }
+    };
+    tokio::time::timeout(LONG, refused).await.expect("the others have all room");
+    for run in &runs {
+        run.peers.close().await;
+    }
+    let served = async {
+        while let Err(error) = keep(&*begin(&last.a, "full", [])).await {
+            assert_eq!(error.code, ErrorCode::ResourceExhausted, "{error}");
+        }
+    };
+    tokio::time::timeout(LONG, served).await.expect("room is given back at the end of a session");
+    for mut raw in streams {
+        // What was on its way comes first.
+        while raw.answer().await.is_ok() {}
+    }
     tasks.stop().await;
 }
 
