@@ -48,7 +48,8 @@ impl Lifetime {
         let evaluator = task.job == TaskType::Evaluator;
         match row.state {
             TaskState::NeverSeen => {
-                if job_ended || (runner && ended) {
+                // The leader's own run may come after the job's failure, by a moment; its process has still to tell the others.
+                if task != self.options.leader && (job_ended || (runner && ended)) {
                     effects.push(Effect::Answer { connection, result: Err(self.over()) });
                 } else {
                     self.accept(now, connection, &registration, effects);

@@ -268,3 +268,22 @@ fn evaluators_that_the_job_does_not_have_are_refused() {
         0s evaluator:0 registered, ended false
     "#]]);
 }
+
+/// A leader that were refused would leave at once, and those that it has not told would wait for it without end.
+#[test]
+fn leader_that_attends_after_the_failure_is_told_of_it_and_stays_for_the_others() {
+    let mut leader = Leader::new(options());
+    let registration = Registration { module_digest: None, ..leader.registration("worker:1", 11) };
+    leader.attend_with(registration);
+    leader.lines.clear();
+    leader.attend("worker:0", 10);
+    leader.check(expect![[r#"
+        0s worker:0 registered, ended true
+        0s worker:0 <- training ended: worker:1 2 (worker:1 runs without --module)
+        0s worker:0 <- job ended: worker:1 2 (worker:1 runs without --module)
+    "#]]);
+    leader.attend("ps:0", 30);
+    leader.check(expect![[r#"
+        0s #2 refused: peer-failed: the job has failed: worker:1 failed with exit code 2: worker:1 runs without --module
+    "#]]);
+}
