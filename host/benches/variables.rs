@@ -8,7 +8,7 @@ use bytes::Bytes;
 use dchost::client::channel::{Connections, Peers, PeersOptions};
 use dchost::client::variables::RemoteVariables;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
-use dchost::handles::{Change, InitializeMode, TaskVariables, UpdateKind, VariableRef};
+use dchost::handles::{Change, InitializeMode, ReadOptions, TaskVariables, UpdateKind, VariableRef, WriteOptions};
 use dchost::ids::{Caller, Incarnation, RunId};
 use dchost::server::guard::authorize;
 use dchost::server::variables::PullStream;
@@ -130,7 +130,7 @@ async fn plain_pull(channel: &Channel, variable: &VariableRef) {
 async fn push(variables: &RemoteVariables, variable: &VariableRef, data: &Bytes) {
     let value = TensorView { ty: variable.ty.clone(), data };
     let change = Change { variable: variable.clone(), kind: UpdateKind::Add, value, base: None };
-    variables.push(vec![change], false).await.expect("the push works");
+    variables.push(vec![change], WriteOptions::default()).await.expect("the push works");
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -166,7 +166,7 @@ async fn measure() {
             let pushed = Instant::now();
             plain_push(&plain, &data).await;
             let plain_pushed = Instant::now();
-            variables.pull(vec![variable.clone()]).await.expect("the pull works");
+            variables.pull(vec![variable.clone()], ReadOptions::default()).await.expect("the pull works");
             let pulled = Instant::now();
             plain_pull(&plain, &variable).await;
             // The first rounds connect, and fill caches and the allocator.

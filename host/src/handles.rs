@@ -3,12 +3,12 @@
 //! `runtime` calls them on behalf of a guest; `coordinator` meets them with local state or with `client`.
 
 mod ops;
+mod variables;
 
 use crate::attend::{AttendError, LeaderEvent, MemberMessage, Registered, Registration};
 use crate::cluster::Task;
 use crate::context::WorkerContext;
 use crate::error::{Error, Result};
-use crate::tensor::{Tensor, TensorType, TensorView};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +16,14 @@ use tokio::sync::{mpsc, watch};
 
 pub use crate::attend::ProbeOutcome;
 pub use crate::ops::{OpCall, OpInput, RemoteValue};
-pub use crate::variables::{InitializeMode, UpdateKind, VariableRef};
+pub use crate::variables::{
+    Adam, ApplyOptions, Consistency, InitializeMode, Optimizer, ReadOptions, SyncStep, UpdateKind, VariableRef,
+    WriteOptions,
+};
 pub use ops::{OpHost, OpInstance, OpLimits, OpOpening, Ops, StartedOp};
+pub use variables::{
+    Change, Gradient, GradientOptions, Placement, RowChange, TaskVariables, Value, Variable, Variables,
+};
 
 /// A boxed future, so that the traits here can be trait objects.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -39,113 +45,6 @@ pub trait Job: Send + Sync {
 
     /// The job's attempt, from 0.
     fn attempt(&self) -> u32;
-}
-
-/// Where a variable lives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Placement {
-    /// By a stable hash of the name over the ps tasks; without ps, the leader.
-    Auto,
-    /// On this task.
-    On(Task),
-    /// Along axis 0 over the ps tasks.
-    Sharded,
-}
-
-/// A variable as a run declares it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Variable {
-    /// Its name, unique on its task within the container.
-    pub name: String,
-    /// Element type and extents.
-    pub ty: TensorType,
-    /// Where it lives.
-    pub placement: Placement,
-}
-
-/// A variable's value and the version that it was read at or that the write made.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Value {
-    /// The value; with empty data where it wasn't asked for.
-    pub tensor: Tensor,
-    /// Counts applied writes; 1 after initialize.
-    pub version: u64,
-}
-
-/// One update of one variable; `V` names it (a [`Variable`] or a [`VariableRef`]).
-#[derive(Clone, Debug)]
-pub struct Change<'a, V> {
-    /// The variable.
-    pub variable: V,
-    /// How it changes.
-    pub kind: UpdateKind,
-    /// By what; has the variable's type.
-    pub value: TensorView<'a>,
-    /// Only if the variable still has this version.
-    pub base: Option<u64>,
-}
-
-/// The variables of the cluster, as one run sees them: names are placed on tasks, many tasks are asked in parallel.
-///
-/// # Errors
-/// All calls: `invalid-argument` (type, shape, name), `uninitialized` with the names, `unavailable` after the connect
-/// timeout, `peer-failed` and `peer-restarted` with the task, `cancelled`, `resource-exhausted`; writes of an evaluator
-/// anywhere but on its own task `failed-precondition`: it is chief of its own run, and would reset what others train.
-///
-/// # Cancel safety
-/// A dropped read has no effect. A dropped write is applied as a whole or not at all, for each variable.
-pub trait Variables: Send + Sync {
-    /// Checks a declaration: name, size, and a placement that the cluster has. Reaches no other task.
-    fn declare(&self, variable: &Variable) -> Result<()>;
-
-    /// Sets initial values.
-    fn initialize<'a>(
-        &'a self,
-        values: Vec<(Variable, TensorView<'a>)>,
-        mode: InitializeMode,
-    ) -> BoxFuture<'a, Result<()>>;
-
-    /// Names of those that have no value yet; asks once.
-    fn uninitialized(&self, variables: Vec<Variable>) -> BoxFuture<'_, Result<Vec<String>>>;
-
-    /// Waits until all have a value; without `timeout` at most 2 h (TensorFlow's 7200 s).
-    ///
-    /// # Errors
-    /// `deadline-exceeded` with the names that are missing, `uninitialized` where no timeout was given or the chief's run has
-    /// ended, besides those of all calls.
-    fn wait_initialized(&self, variables: Vec<Variable>, timeout: Option<Duration>) -> BoxFuture<'_, Result<()>>;
-
-    /// Reads values, in the order asked for.
-    fn read(&self, variables: Vec<Variable>) -> BoxFuture<'_, Result<Vec<Value>>>;
-
-    /// Applies changes, each atomic for its variable; answers in the same order.
-    fn update<'a>(&'a self, changes: Vec<Change<'a, Variable>>, want_values: bool)
-    -> BoxFuture<'a, Result<Vec<Value>>>;
-}
-
-/// The variables of one container on one task: met by this process's own store, and by `client` for another task's.
-///
-/// Errors and cancel safety are those of [`Variables`].
-pub trait TaskVariables: Send + Sync {
-    /// Sets initial values; answers with the versions.
-    fn initialize<'a>(
-        &'a self,
-        values: Vec<(VariableRef, TensorView<'a>)>,
-        mode: InitializeMode,
-    ) -> BoxFuture<'a, Result<Vec<u64>>>;
-
-    /// Names of those that have no value; waits up to `wait` for the answer to become empty.
-    fn uninitialized(&self, variables: Vec<VariableRef>, wait: Duration) -> BoxFuture<'_, Result<Vec<String>>>;
-
-    /// Reads values.
-    fn pull(&self, variables: Vec<VariableRef>) -> BoxFuture<'_, Result<Vec<Value>>>;
-
-    /// Applies changes.
-    fn push<'a>(
-        &'a self,
-        changes: Vec<Change<'a, VariableRef>>,
-        want_values: bool,
-    ) -> BoxFuture<'a, Result<Vec<Value>>>;
 }
 
 /// Where a line of output comes from.

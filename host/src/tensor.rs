@@ -93,6 +93,15 @@ impl TensorType {
         })
     }
 
+    /// The type of so many rows of such a tensor: slices along axis 0. That of a scalar, which has none, is its own.
+    pub fn with_rows(&self, rows: u64) -> TensorType {
+        let mut ty = self.clone();
+        if let Some(extent) = ty.shape.first_mut() {
+            *extent = rows;
+        }
+        ty
+    }
+
     /// Checks a number of axes.
     ///
     /// # Errors

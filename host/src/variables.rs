@@ -18,20 +18,29 @@
 //! that are applied once are ours.
 
 mod blocks;
+mod clip;
 mod container;
 mod kernel;
 mod ledger;
+mod optimizer;
+mod options;
+mod rows;
 mod spare;
 mod staging;
 mod store;
 
 pub use blocks::{BLOCK_BYTES, Blocks};
+pub use clip::{clip_scale, no_floats};
 pub use container::{Container, Payload, Snapshot, TryPush, Update, VARIABLES_MAX, check_variable, name_some};
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
+pub use optimizer::{Adam, Optimizer};
+pub use options::{ApplyOptions, Consistency, ReadOptions, SyncStep, WriteOptions};
+pub use rows::check_rows;
 pub use spare::Spare;
 pub use staging::{STAGING, Staging};
 pub use store::{CONTAINERS_MAX, Store, StoreOptions, VariableStatus};
 
+use crate::error::{Error, ErrorCode};
 use crate::sync::lock;
 use crate::tensor::TensorType;
 
@@ -66,6 +75,11 @@ pub struct VariableRef {
     pub name: String,
     /// Element type and extents.
     pub ty: TensorType,
+}
+
+/// The error of a call that dchost doesn't serve yet, and what to do instead.
+pub fn unserved(what: &str, instead: &str) -> Error {
+    Error::new(ErrorCode::Unimplemented, format!("{what} is not served by this dchost: {instead}")).with_names([what])
 }
 
 /// Values from this size on are dropped on a thread of their own: giving memory back takes the system about 0.1 s for

@@ -8,7 +8,8 @@ use dchost::coordinator::ops::NoOps;
 use dchost::coordinator::placement::{PlacedVariables, PlacementOptions};
 use dchost::error::{Error, ErrorCode, Result};
 use dchost::handles::{
-    BoxFuture, Change, Console, Handles, InitializeMode, Job, Origin, Summary, Value, Variable, Variables,
+    BoxFuture, Change, Console, Gradient, GradientOptions, Handles, InitializeMode, Job, Origin, ReadOptions,
+    RowChange, Summary, Value, Variable, Variables, WriteOptions,
 };
 use dchost::tensor::{Tensor, TensorView};
 use dchost::variables::Store;
@@ -120,9 +121,9 @@ impl Variables for Boundary {
         Box::pin(async { Ok(()) })
     }
 
-    fn read(&self, variables: Vec<Variable>) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn read(&self, variables: Vec<Variable>, options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
         if let Some(real) = self.real(&variables[0].name) {
-            return real.read(variables);
+            return real.read(variables, options);
         }
         let value = |variable: Variable| {
             let bytes = variable.ty.size_bytes().expect("sizes of the bench are small");
@@ -134,16 +135,32 @@ impl Variables for Boundary {
     fn update<'a>(
         &'a self,
         changes: Vec<Change<'a, Variable>>,
-        want_values: bool,
+        options: WriteOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         if let Some(real) = self.real(&changes[0].variable.name) {
-            return real.update(changes, want_values);
+            return real.update(changes, options);
         }
         let value = |change: Change<'a, Variable>| Value {
             tensor: Tensor { ty: change.value.ty, data: Bytes::new() },
             version: 2,
         };
         Box::pin(async move { Ok(changes.into_iter().map(value).collect()) })
+    }
+
+    fn apply_gradients<'a>(
+        &'a self,
+        gradients: Vec<Gradient<'a, Variable>>,
+        options: GradientOptions,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        self.0.apply_gradients(gradients, options)
+    }
+
+    fn gather(&self, variable: Variable, rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        self.0.gather(variable, rows)
+    }
+
+    fn scatter<'a>(&'a self, change: RowChange<'a, Variable>) -> BoxFuture<'a, Result<()>> {
+        self.0.scatter(change)
     }
 }
 

@@ -6,9 +6,12 @@
 use crate::client::channel::{Lane, Peers, Try};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
-use crate::handles::{BoxFuture, Change, InitializeMode, TaskVariables, Value, VariableRef};
+use crate::handles::{
+    ApplyOptions, BoxFuture, Change, Gradient, InitializeMode, ReadOptions, RowChange, TaskVariables, Value,
+    VariableRef, WriteOptions,
+};
 use crate::tensor::{Tensor, TensorType, TensorView, check_data};
-use crate::variables::Spare;
+use crate::variables::{Spare, unserved};
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::variables_client::VariablesClient;
 use crate::wire::v1::{self, pull_response, push_request};
@@ -233,7 +236,7 @@ impl TaskVariables for RemoteVariables {
         })
     }
 
-    fn pull(&self, variables: Vec<VariableRef>) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn pull(&self, variables: Vec<VariableRef>, _options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
         Box::pin(async move {
             let mut all = Vec::with_capacity(variables.len());
             for batch in batches(variables, usize::MAX, |variable| (header_bytes(variable), 0)) {
@@ -257,9 +260,10 @@ impl TaskVariables for RemoteVariables {
     fn push<'a>(
         &'a self,
         changes: Vec<Change<'a, VariableRef>>,
-        want_values: bool,
+        options: WriteOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         Box::pin(async move {
+            let want_values = options.want_values;
             for change in &changes {
                 check_data(&change.variable.name, &change.variable.ty, change.value.data.len())?;
             }
@@ -287,5 +291,23 @@ impl TaskVariables for RemoteVariables {
             }
             Ok(all)
         })
+    }
+
+    fn apply<'a>(
+        &'a self,
+        _gradients: Vec<Gradient<'a, VariableRef>>,
+        _options: ApplyOptions,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        Box::pin(async {
+            Err(unserved("apply-gradients", "compute the step in the component and `update` with add or sub"))
+        })
+    }
+
+    fn gather(&self, _variable: VariableRef, _rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        Box::pin(async { Err(unserved("gather", "`read` the whole variable")) })
+    }
+
+    fn scatter<'a>(&'a self, _change: RowChange<'a, VariableRef>) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async { Err(unserved("scatter", "`update` the whole variable, with zeros where nothing changes")) })
     }
 }

@@ -1,10 +1,13 @@
 //! Adapters of domain state in this process to handles.
 
 use crate::error::Result;
-use crate::handles::{BoxFuture, Change, TaskVariables, Value};
+use crate::handles::{BoxFuture, Change, Gradient, RowChange, TaskVariables, Value};
 use crate::ids::Attempt;
 use crate::tensor::{Tensor, TensorView};
-use crate::variables::{Container, InitializeMode, Payload, Snapshot, Spare, Store, Update, VariableRef};
+use crate::variables::{
+    ApplyOptions, Container, InitializeMode, Payload, ReadOptions, Snapshot, Spare, Store, Update, VariableRef,
+    WriteOptions, unserved,
+};
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -65,7 +68,7 @@ impl TaskVariables for LocalVariables {
         })
     }
 
-    fn pull(&self, variables: Vec<VariableRef>) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn pull(&self, variables: Vec<VariableRef>, _options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
         Box::pin(async move {
             Ok(self.open()?.pull(&variables)?.into_iter().map(|snapshot| self.value(snapshot)).collect())
         })
@@ -74,7 +77,7 @@ impl TaskVariables for LocalVariables {
     fn push<'a>(
         &'a self,
         changes: Vec<Change<'a, VariableRef>>,
-        want_values: bool,
+        options: WriteOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         Box::pin(async move {
             let update = |Change { variable, kind, value, base }: Change<'a, VariableRef>| Update {
@@ -84,7 +87,30 @@ impl TaskVariables for LocalVariables {
                 base,
             };
             let updates = changes.into_iter().map(update).collect();
-            Ok(self.open()?.push(updates, want_values)?.into_iter().map(|snapshot| self.value(snapshot)).collect())
+            Ok(self
+                .open()?
+                .push(updates, options.want_values)?
+                .into_iter()
+                .map(|snapshot| self.value(snapshot))
+                .collect())
         })
+    }
+
+    fn apply<'a>(
+        &'a self,
+        _gradients: Vec<Gradient<'a, VariableRef>>,
+        _options: ApplyOptions,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        Box::pin(async {
+            Err(unserved("apply-gradients", "compute the step in the component and `update` with add or sub"))
+        })
+    }
+
+    fn gather(&self, _variable: VariableRef, _rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        Box::pin(async { Err(unserved("gather", "`read` the whole variable")) })
+    }
+
+    fn scatter<'a>(&'a self, _change: RowChange<'a, VariableRef>) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(async { Err(unserved("scatter", "`update` the whole variable, with zeros where nothing changes")) })
     }
 }

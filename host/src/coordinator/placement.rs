@@ -3,11 +3,12 @@
 use crate::cluster::{ClusterSpec, Task, TaskType, list_tasks};
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{
-    BoxFuture, Change, InitializeMode, Placement, TaskVariables, Value, Variable, VariableRef, Variables,
+    ApplyOptions, BoxFuture, Change, Gradient, GradientOptions, InitializeMode, Placement, ReadOptions, RowChange,
+    TaskVariables, Value, Variable, VariableRef, Variables, WriteOptions,
 };
 use crate::sync::lock;
-use crate::tensor::{TensorView, check_data};
-use crate::variables::{check_variable, name_some};
+use crate::tensor::{DType, TensorView, check_data};
+use crate::variables::{check_rows as rows_in_range, check_variable, clip_scale, name_some, no_floats};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -389,19 +390,19 @@ impl Variables for PlacedVariables {
         })
     }
 
-    fn read(&self, variables: Vec<Variable>) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn read(&self, variables: Vec<Variable>, options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
         Box::pin(async move {
             let groups = self.group(variables, |variable| self.place(variable))?;
             let tasks = self.tasks(&groups);
             let (indices, items) = groups.map(reference).split();
-            in_order(indices, join(tasks.iter().zip(items).map(|(task, items)| task.pull(items))).await?)
+            in_order(indices, join(tasks.iter().zip(items).map(|(task, items)| task.pull(items, options))).await?)
         })
     }
 
     fn update<'a>(
         &'a self,
         changes: Vec<Change<'a, Variable>>,
-        want_values: bool,
+        options: WriteOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         Box::pin(async move {
             for change in &changes {
@@ -417,10 +418,85 @@ impl Variables for PlacedVariables {
                     base,
                 })
                 .split();
-            let futures = tasks.iter().zip(items).map(|(task, items)| task.push(items, want_values));
+            let futures = tasks.iter().zip(items).map(|(task, items)| task.push(items, options));
             in_order(indices, join(futures).await?)
         })
     }
+
+    fn apply_gradients<'a>(
+        &'a self,
+        gradients: Vec<Gradient<'a, Variable>>,
+        options: GradientOptions,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        Box::pin(async move {
+            let options = check_gradients(&gradients, options)?;
+            let groups = self.group(gradients, |gradient| self.place_write(&gradient.variable))?;
+            let tasks = self.tasks(&groups);
+            let to_reference = |Gradient { variable, value }: Gradient<'a, Variable>| Gradient {
+                variable: reference(variable),
+                value,
+            };
+            let (indices, items) = groups.map(to_reference).split();
+            let futures = tasks.iter().zip(items).map(|(task, items)| task.apply(items, options));
+            in_order(indices, join(futures).await?)
+        })
+    }
+
+    fn gather(&self, variable: Variable, rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        Box::pin(async move {
+            check_rows(&variable, &rows)?;
+            let task = self.at(self.place(&variable)?);
+            task.gather(reference(variable), rows).await
+        })
+    }
+
+    fn scatter<'a>(&'a self, change: RowChange<'a, Variable>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let RowChange { variable, rows, kind, value } = change;
+            check_rows(&variable, &rows)?;
+            let ty = variable.ty.with_rows(rows.len() as u64);
+            if value.ty != ty {
+                let name = &*variable.name;
+                let message =
+                    format!("`{}` rows of variable `{name}` are `{ty}`, but the value is `{}`", rows.len(), value.ty);
+                return Err(Error::new(ErrorCode::InvalidArgument, message).with_names([name]));
+            }
+            check_data(&variable.name, &value.ty, value.data.len())?;
+            let task = self.at(self.place_write(&variable)?);
+            task.scatter(RowChange { variable: reference(variable), rows, kind, value }).await.map(drop)
+        })
+    }
+}
+
+/// Checks gradients before any is sent, and finds out by how much they are scaled.
+fn check_gradients(gradients: &[Gradient<'_, Variable>], options: GradientOptions) -> Result<ApplyOptions> {
+    let GradientOptions { optimizer, clip_norm, sync, write } = options;
+    optimizer.check()?;
+    let mut names = HashSet::new();
+    for Gradient { variable, value } in gradients {
+        check_value(variable, value)?;
+        if !matches!(variable.ty.dtype, DType::F32 | DType::F64) {
+            return Err(no_floats(&variable.name, variable.ty.dtype));
+        }
+        if !names.insert(&*variable.name) {
+            let message = format!("variable `{}` has two gradients in one call; add them up", variable.name);
+            return Err(Error::new(ErrorCode::InvalidArgument, message).with_names([&*variable.name]));
+        }
+    }
+    let scale = match clip_norm {
+        Some(norm_max) => {
+            let gradients = gradients.iter().map(|gradient| (&*gradient.variable.name, &gradient.value));
+            clip_scale(gradients, norm_max)?
+        }
+        None => 1.0,
+    };
+    Ok(ApplyOptions { optimizer, scale, sync, write })
+}
+
+/// Checks rows against the declared type, before anything is sent.
+fn check_rows(variable: &Variable, rows: &[u64]) -> Result<()> {
+    check_variable(&variable.name, &variable.ty)?;
+    rows_in_range(&variable.name, &variable.ty, rows)
 }
 
 /// A value must have its variable's type, not only its size.

@@ -119,6 +119,8 @@ mod tests {
     fn every_function_that_takes_strings_or_lists_is_defined_on_guest_memory() {
         let by_hand = [
             include_str!("variables/in_place.rs"),
+            include_str!("variables/in_place/gradients.rs"),
+            include_str!("variables/in_place/rows.rs"),
             include_str!("worker_context.rs"),
             include_str!("ops.rs"),
             include_str!("kernels.rs"),

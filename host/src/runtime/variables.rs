@@ -11,9 +11,11 @@ use super::lift::{Answer, shadowed};
 use super::pending::Pending;
 use super::state::State;
 use crate::error::{Error, ErrorCode, Result};
-use crate::handles::{self, Change, InitializeMode, UpdateKind};
+use crate::handles::{self, Change, Consistency, InitializeMode, ReadOptions, UpdateKind, WriteOptions};
 use crate::tensor::{TensorType, TensorView};
+use crate::variables::unserved;
 pub(super) use in_place::add_in_place;
+use std::time::Duration;
 use wasmtime::component::Resource;
 
 /// Variables in one call: the request to a server names each of them.
@@ -48,6 +50,15 @@ impl From<wit::InitializeMode> for InitializeMode {
     }
 }
 
+impl From<wit::Consistency> for Consistency {
+    fn from(consistency: wit::Consistency) -> Self {
+        match consistency {
+            wit::Consistency::Atomic => Consistency::Atomic,
+            wit::Consistency::Relaxed => Consistency::Relaxed,
+        }
+    }
+}
+
 impl From<handles::Value> for Value {
     fn from(value: handles::Value) -> Self {
         Value { tensor: value.tensor.into(), version: value.version }
@@ -58,17 +69,16 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorCode::InvalidArgument, message)
 }
 
-fn unserved(what: &str, instead: &str) -> Error {
-    Error::new(ErrorCode::Unimplemented, format!("{what} is not served by this dchost: {instead}")).with_names([what])
-}
-
 /// Refuses options that this host doesn't serve: a stale answer would be worse than none.
-fn check_read_options(options: wit::ReadOptions) -> Result<()> {
+fn read_options(options: wit::ReadOptions) -> Result<ReadOptions> {
     if options.min_version.is_some() {
         return Err(unserved("read with min-version", "read again until the version is reached"));
     }
-    // Every read asks the variable's task, so it is never older than any age; relaxed may be served as atomic.
-    Ok(())
+    Ok(ReadOptions {
+        min_version: options.min_version,
+        max_age: options.max_age.map(Duration::from_millis),
+        consistency: options.consistency.into(),
+    })
 }
 
 /// Names a call for whoever looks at it: `` variables.read of `w`, `b` and 4 more ``.
@@ -258,7 +268,7 @@ fn initialize<'a>(
 fn update<'a>(
     state: &State,
     changes: Vec<Change<'a, handles::Variable>>,
-    want_values: bool,
+    options: WriteOptions,
 ) -> Answer<impl Future<Output = Answer<Vec<Value>>> + Send + use<'a>> {
     for change in &changes {
         check_type(&change.variable, &change.value.ty)?;
@@ -266,7 +276,7 @@ fn update<'a>(
     let (calls, store) = (state.calls.clone(), state.handles.variables.clone());
     let label = label("update", changes.iter().map(|change| &change.variable));
     Ok(async move {
-        let values = calls.wait(CallKind::Other, label, store.update(changes, want_values)).await?;
+        let values = calls.wait(CallKind::Other, label, store.update(changes, options)).await?;
         Ok(values.into_iter().map(Value::from).collect())
     })
 }

@@ -5,7 +5,9 @@ use dchost::client::channel::{Lane, Peers};
 use dchost::client::variables::RemoteVariables;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::error::Result;
-use dchost::handles::{Change, InitializeMode, TaskVariables, UpdateKind, Value, VariableRef};
+use dchost::handles::{
+    Change, InitializeMode, ReadOptions, TaskVariables, UpdateKind, Value, VariableRef, WriteOptions,
+};
 use dchost::ids::{Attempt, Caller, Incarnation, RunId};
 use dchost::server::ServerOptions;
 use dchost::tensor::{DType, TensorType, TensorView};
@@ -80,9 +82,9 @@ pub(crate) async fn initialize(variables: &dyn TaskVariables, variable: &Variabl
 
 async fn push(variables: &dyn TaskVariables, variable: &VariableRef, kind: UpdateKind, data: &[u8]) -> Result<Value> {
     let change = Change { variable: variable.clone(), kind, value: view(variable, data), base: None };
-    variables.push(vec![change], true).await.map(|mut values| values.remove(0))
+    variables.push(vec![change], WriteOptions::WITH_VALUES).await.map(|mut values| values.remove(0))
 }
 
 pub(crate) async fn pull(variables: &dyn TaskVariables, variable: &VariableRef) -> Result<Value> {
-    variables.pull(vec![variable.clone()]).await.map(|mut values| values.remove(0))
+    variables.pull(vec![variable.clone()], ReadOptions::default()).await.map(|mut values| values.remove(0))
 }

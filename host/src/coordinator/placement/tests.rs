@@ -73,7 +73,9 @@ impl World {
         let variable = variable(name, placement);
         let data = 1_f32.to_le_bytes();
         let value = TensorView { ty: variable.ty.clone(), data: &data };
-        self.variables.update(vec![Change { variable, kind: UpdateKind::Add, value, base: None }], true).await
+        self.variables
+            .update(vec![Change { variable, kind: UpdateKind::Add, value, base: None }], WriteOptions::WITH_VALUES)
+            .await
     }
 }
 
@@ -185,7 +187,7 @@ async fn evaluator_reads_everywhere_and_writes_only_its_own() {
         let data = 5_f32.to_le_bytes();
         let values = vec![(variable_ref("w"), crate::variables::Payload::Borrowed(&data[..]))];
         store.open("default", None).unwrap().initialize(values, InitializeMode::Overwrite).unwrap();
-        let read = world.variables.read(vec![variable("w", Placement::Auto)]).await.unwrap();
+        let read = world.variables.read(vec![variable("w", Placement::Auto)], ReadOptions::default()).await.unwrap();
         assert_eq!(read[0].tensor.data, data[..]);
     }
     let worker = world(cluster(1, 1), Some(WORKER0), Some(WORKER0));
@@ -217,7 +219,7 @@ async fn answers_of_many_tasks_come_in_the_order_of_the_call() {
     let values =
         all.iter().zip(&views).map(|(variable, (ty, data))| (variable.clone(), TensorView { ty: ty.clone(), data }));
     world.variables.initialize(values.collect(), InitializeMode::Overwrite).await.unwrap();
-    let read = world.variables.read(all.clone()).await.unwrap();
+    let read = world.variables.read(all.clone(), ReadOptions::default()).await.unwrap();
     assert!(read.iter().zip(&data).all(|(value, data)| value.tensor.data == data[..]));
     let changes = all.iter().zip(&views).map(|(variable, (ty, data))| Change {
         variable: variable.clone(),
@@ -225,7 +227,7 @@ async fn answers_of_many_tasks_come_in_the_order_of_the_call() {
         value: TensorView { ty: ty.clone(), data },
         base: None,
     });
-    let updated = world.variables.update(changes.collect(), true).await.unwrap();
+    let updated = world.variables.update(changes.collect(), WriteOptions::WITH_VALUES).await.unwrap();
     for (index, value) in updated.iter().enumerate() {
         assert_eq!((&value.tensor.data[..], value.version), (&(2.0 * index as f32).to_le_bytes()[..], 2));
     }
@@ -234,7 +236,7 @@ async fn answers_of_many_tasks_come_in_the_order_of_the_call() {
     asked.insert(3, variable("y", Placement::On(WORKER1)));
     let missing = world.variables.uninitialized(asked.clone()).await.unwrap();
     assert_eq!(missing, ["y", "x"]);
-    let error = world.variables.read(asked).await.unwrap_err();
+    let error = world.variables.read(asked, ReadOptions::default()).await.unwrap_err();
     assert_eq!(error.code, ErrorCode::Uninitialized);
     assert!(error.names.contains(&"x".to_owned()) && error.names.contains(&"y".to_owned()), "{error}");
 }
@@ -266,11 +268,23 @@ impl TaskVariables for Fails {
         self.fail()
     }
 
-    fn pull(&self, _: Vec<VariableRef>) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn pull(&self, _: Vec<VariableRef>, _: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
         self.fail()
     }
 
-    fn push<'a>(&'a self, _: Vec<Change<'a, VariableRef>>, _: bool) -> BoxFuture<'a, Result<Vec<Value>>> {
+    fn push<'a>(&'a self, _: Vec<Change<'a, VariableRef>>, _: WriteOptions) -> BoxFuture<'a, Result<Vec<Value>>> {
+        self.fail()
+    }
+
+    fn apply<'a>(&'a self, _: Vec<Gradient<'a, VariableRef>>, _: ApplyOptions) -> BoxFuture<'a, Result<Vec<Value>>> {
+        self.fail()
+    }
+
+    fn gather(&self, _: VariableRef, _: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        self.fail()
+    }
+
+    fn scatter<'a>(&'a self, _: RowChange<'a, VariableRef>) -> BoxFuture<'a, Result<u64>> {
         self.fail()
     }
 }
@@ -286,7 +300,7 @@ async fn error_of_a_call_does_not_depend_on_who_was_faster() {
         });
         let read = async |tasks: &[u32]| {
             let on = |&index: &u32| variable("w", Placement::On(Task::new(TaskType::Ps, index)));
-            world.variables.read(tasks.iter().map(on).collect()).await.unwrap_err().message
+            world.variables.read(tasks.iter().map(on).collect(), ReadOptions::default()).await.unwrap_err().message
         };
         assert_eq!(read(&[0, 1, 2, 3]).await, "ps:2", "a failed task comes first");
         assert_eq!(read(&[3, 2]).await, "ps:2", "then the cluster's order");
@@ -366,4 +380,56 @@ async fn value_of_another_type_is_refused() {
         assert_eq!(error.code, ErrorCode::InvalidArgument);
         assert!(error.message.contains("`f32[]`"), "{error}");
     }
+}
+
+/// Everything that is wrong with gradients and rows as such is found before a task is asked: each of them would fail.
+#[tokio::test]
+async fn gradients_and_rows_are_checked_before_any_is_sent() {
+    let cluster = ClusterSpec::new().with_job(TaskType::Worker, ["w:1"]).with_job(TaskType::Ps, ["p:1"]);
+    let fails = |_, _: &Store| -> Arc<dyn TaskVariables> {
+        Arc::new(Fails(Error::new(ErrorCode::PeerFailed, "asked").with_tasks([PS0]), 0))
+    };
+    let world = world_with(cluster, Some(WORKER0), Some(WORKER0), fails);
+    let matrix = |dtype| Variable { name: "w".into(), ty: TensorType::new(dtype, [3, 2]), placement: Placement::Auto };
+    let sgd = GradientOptions {
+        optimizer: crate::variables::Optimizer::Sgd { learning_rate: 0.1 },
+        clip_norm: None,
+        sync: None,
+        write: WriteOptions::default(),
+    };
+    let apply = async |dtype: DType, elements: &[f32], times: usize, options: GradientOptions| {
+        let data: Vec<u8> = elements.iter().flat_map(|element| element.to_le_bytes()).collect();
+        let variable = matrix(dtype);
+        let value = TensorView { ty: variable.ty.clone(), data: &data };
+        let gradients = vec![Gradient { variable, value }; times];
+        world.variables.apply_gradients(gradients, options).await.unwrap_err()
+    };
+    let good = [1.0; 6];
+    let error = apply(DType::F32, &good, 1, sgd).await;
+    assert_eq!(error.code, ErrorCode::PeerFailed, "this one is sent: {error}");
+    let bad = GradientOptions { optimizer: crate::variables::Optimizer::Sgd { learning_rate: f64::NAN }, ..sgd };
+    let clipped = GradientOptions { clip_norm: Some(1.0), ..sgd };
+    for (error, words) in [
+        (apply(DType::F32, &good, 1, bad).await, "learning-rate of sgd"),
+        (apply(DType::S32, &good, 1, sgd).await, "f32 and f64 only"),
+        (apply(DType::F32, &good[..5], 1, sgd).await, "`w`"),
+        (apply(DType::F32, &good, 2, sgd).await, "two gradients"),
+        (apply(DType::F32, &[1.0, 1.0, 1.0, f32::NAN, 1.0, 1.0], 1, clipped).await, "can't be clipped"),
+        (apply(DType::F32, &good, 1, GradientOptions { clip_norm: Some(0.0), ..sgd }).await, "clip-norm"),
+    ] {
+        assert!(error.code == ErrorCode::InvalidArgument && error.message.contains(words), "{words}: {error}");
+    }
+    let error = world.variables.gather(matrix(DType::F32), vec![2, 3]).await.unwrap_err();
+    assert_eq!(error.code, ErrorCode::OutOfRange, "{error}");
+    let scatter = async |rows: Vec<u64>, ty: TensorType, bytes: usize| {
+        let data = vec![0; bytes];
+        let value = TensorView { ty, data: &data };
+        let change = RowChange { variable: matrix(DType::F32), rows, kind: UpdateKind::Add, value };
+        world.variables.scatter(change).await.unwrap_err()
+    };
+    let row = || TensorType::new(DType::F32, [1, 2]);
+    assert_eq!(scatter(vec![0], row(), 8).await.code, ErrorCode::PeerFailed);
+    assert_eq!(scatter(vec![3], row(), 8).await.code, ErrorCode::OutOfRange);
+    assert_eq!(scatter(vec![0, 1], row(), 8).await.code, ErrorCode::InvalidArgument);
+    assert_eq!(scatter(vec![0], row(), 7).await.code, ErrorCode::InvalidArgument);
 }

@@ -3,10 +3,12 @@
 use super::*;
 use crate::error::Result;
 use crate::handles::{
-    BoxFuture, Change, Console, Handles, InitializeMode, Job, Origin, Summary, Value, Variable, Variables,
+    BoxFuture, Change, Console, Gradient, GradientOptions, Handles, InitializeMode, Job, Origin, ReadOptions,
+    RowChange, Summary, Value, Variable, Variables, WriteOptions,
 };
 use crate::runtime::test_support::{BARRIER, Import, LOG, STDOUT, WRITE, guest, variables_guest, waits_at};
-use crate::tensor::TensorView;
+use crate::tensor::{Tensor, TensorView};
+use bytes::Bytes;
 
 /// The number of `u8` in the WIT's `dtype`.
 const U8: u8 = 4;
@@ -119,16 +121,33 @@ impl Variables for PanickingVariables {
         self.call("wait-initialized", ())
     }
 
-    fn read(&self, _variables: Vec<Variable>) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn read(&self, _variables: Vec<Variable>, _options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
         self.call("read", Vec::new())
     }
 
     fn update<'a>(
         &'a self,
         _changes: Vec<Change<'a, Variable>>,
-        _want_values: bool,
+        _options: WriteOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         self.call("update", Vec::new())
+    }
+
+    fn apply_gradients<'a>(
+        &'a self,
+        _gradients: Vec<Gradient<'a, Variable>>,
+        _options: GradientOptions,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        self.call("apply-gradients", Vec::new())
+    }
+
+    fn gather(&self, variable: Variable, _rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        let tensor = Tensor { ty: variable.ty, data: Bytes::new() };
+        self.call("gather", Value { tensor, version: 1 })
+    }
+
+    fn scatter<'a>(&'a self, _change: RowChange<'a, Variable>) -> BoxFuture<'a, Result<()>> {
+        self.call("scatter", ())
     }
 }
 
@@ -162,16 +181,32 @@ impl Variables for PanicsInDrop {
         self.0.wait_initialized(variables, timeout)
     }
 
-    fn read(&self, variables: Vec<Variable>) -> BoxFuture<'_, Result<Vec<Value>>> {
-        self.0.read(variables)
+    fn read(&self, variables: Vec<Variable>, options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
+        self.0.read(variables, options)
     }
 
     fn update<'a>(
         &'a self,
         changes: Vec<Change<'a, Variable>>,
-        want_values: bool,
+        options: WriteOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
-        self.0.update(changes, want_values)
+        self.0.update(changes, options)
+    }
+
+    fn apply_gradients<'a>(
+        &'a self,
+        gradients: Vec<Gradient<'a, Variable>>,
+        options: GradientOptions,
+    ) -> BoxFuture<'a, Result<Vec<Value>>> {
+        self.0.apply_gradients(gradients, options)
+    }
+
+    fn gather(&self, variable: Variable, rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        self.0.gather(variable, rows)
+    }
+
+    fn scatter<'a>(&'a self, change: RowChange<'a, Variable>) -> BoxFuture<'a, Result<()>> {
+        self.0.scatter(change)
     }
 }
 

@@ -1,11 +1,11 @@
 //! The functions of `variables` that take strings or lists, on guest memory: nothing is copied before it is measured, and a
 //! tensor only where the call outlives the guest's wait.
 
-use super::{
-    VARIABLES_PER_CALL_MAX, Variable, check_read_options, check_type, initialize, label, unserved, update, value_bytes,
-    wit,
-};
-use crate::handles::{self, Change, Placement, UpdateKind};
+mod gradients;
+mod rows;
+
+use super::{VARIABLES_PER_CALL_MAX, Variable, check_type, initialize, label, read_options, update, value_bytes, wit};
+use crate::handles::{self, Change, Placement, ReadOptions, UpdateKind, WriteOptions};
 use crate::runtime::bindings::types;
 use crate::runtime::bindings::wit::pending::Value;
 use crate::runtime::calls::CallKind;
@@ -56,7 +56,8 @@ pub(in crate::runtime) fn add_in_place(linker: &mut Linker<State>) -> wasmtime::
     )?;
     add_reads(&mut interface)?;
     add_writes(&mut interface)?;
-    add_unserved(&mut interface)
+    gradients::add(&mut interface)?;
+    rows::add(&mut interface)
 }
 
 fn add_reads(interface: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
@@ -88,21 +89,21 @@ fn add_reads(interface: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> 
     )?;
     interface.func_wrap_async("read", |mut cx: Cx<'_>, (list, options): (Variables, wit::ReadOptions)| {
         Box::new(async move {
-            let variables = match readable(&mut cx, &list, options) {
-                Ok((variables, _)) => variables,
+            let Readable { variables, options, .. } = match readable(&mut cx, &list, options) {
+                Ok(readable) => readable,
                 Err(error) => return answer(Err(error)),
             };
             let (calls, store) = (cx.data().calls.clone(), cx.data().handles.variables.clone());
             let label = label("read", variables.iter());
-            let values = calls.wait(CallKind::Other, label, store.read(variables)).await;
+            let values = calls.wait(CallKind::Other, label, store.read(variables, options)).await;
             answer(values.map(|values| values.into_iter().map(Value::from).collect::<Vec<_>>()))
         })
     })?;
     interface.func_wrap("start-read", |mut cx: Cx<'_>, (list, options): (Variables, wit::ReadOptions)| {
-        answer(readable(&mut cx, &list, options).and_then(|(variables, bytes)| {
+        answer(readable(&mut cx, &list, options).and_then(|Readable { variables, options, bytes }| {
             let store = cx.data().handles.variables.clone();
             let label = label("read", variables.iter());
-            cx.data_mut().start(label, bytes, async move { store.read(variables).await })
+            cx.data_mut().start(label, bytes, async move { store.read(variables, options).await })
         }))
     })
 }
@@ -129,14 +130,15 @@ fn add_writes(interface: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()>
     })?;
     interface.func_wrap_async(
         "update",
-        |mut cx: Cx<'_>, (list, want_values, _consistency): (WasmList<ChangeIn>, bool, wit::Consistency)| {
+        |mut cx: Cx<'_>, (list, want_values, consistency): (WasmList<ChangeIn>, bool, wit::Consistency)| {
+            let options = WriteOptions { want_values, consistency: consistency.into() };
             Box::new(async move {
                 let changes = match entries(&mut cx, &list) {
                     Ok(changes) => changes,
                     Err(error) => return answer(Err(error)),
                 };
                 let started = lift::check_tensors(cx.data(), changes.iter().map(|change| &change.value))
-                    .and_then(|_| update(cx.data(), changed(&cx, &changes)?, want_values));
+                    .and_then(|_| update(cx.data(), changed(&cx, &changes)?, options));
                 answer(match started {
                     Ok(call) => call.await,
                     Err(error) => Err(error),
@@ -146,40 +148,9 @@ fn add_writes(interface: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()>
     )?;
     interface.func_wrap(
         "start-update",
-        |mut cx: Cx<'_>, (list, want_values, _consistency): (WasmList<ChangeIn>, bool, wit::Consistency)| {
-            answer(start_update(&mut cx, &list, want_values))
-        },
-    )
-}
-
-/// What isn't served is neither copied nor looked at.
-fn add_unserved(interface: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
-    fn refuse<T>(cx: &Cx<'_>, what: &str, instead: &str) -> Answer<T> {
-        cx.data().calls.check()?;
-        Err(unserved(what, instead).into())
-    }
-    interface.func_wrap(
-        "apply-gradients",
-        |cx: Cx<'_>, (_optimizer, _gradients, _options): (wit::Optimizer, Gradients, wit::ApplyOptions)| {
-            let instead = "compute the step in the component and `update` with add or sub";
-            answer(refuse::<Vec<Value>>(&cx, "apply-gradients", instead))
-        },
-    )?;
-    interface.func_wrap(
-        "start-apply-gradients",
-        |cx: Cx<'_>, (_optimizer, _gradients, _options): (wit::Optimizer, Gradients, wit::ApplyOptions)| {
-            let instead = "compute the step in the component and `start-update` with add or sub";
-            answer(refuse::<Resource<Pending>>(&cx, "apply-gradients", instead))
-        },
-    )?;
-    interface.func_wrap("gather", |cx: Cx<'_>, (_source, _rows): (Resource<Variable>, WasmList<u64>)| {
-        answer(refuse::<Value>(&cx, "gather", "`read` the whole variable"))
-    })?;
-    interface.func_wrap(
-        "scatter",
-        |cx: Cx<'_>,
-         (_target, _rows, _kind, _value): (Resource<Variable>, WasmList<u64>, wit::UpdateKind, TensorIn)| {
-            answer(refuse::<()>(&cx, "scatter", "`update` the whole variable, with zeros where nothing changes"))
+        |mut cx: Cx<'_>, (list, want_values, consistency): (WasmList<ChangeIn>, bool, wit::Consistency)| {
+            let options = WriteOptions { want_values, consistency: consistency.into() };
+            answer(start_update(&mut cx, &list, options))
         },
     )
 }
@@ -220,13 +191,21 @@ fn variables(cx: &mut Cx<'_>, list: &Variables) -> Answer<Vec<handles::Variable>
     cx.data().variables(&list)
 }
 
+/// What a read is asked for.
+struct Readable {
+    variables: Vec<handles::Variable>,
+    options: ReadOptions,
+    /// Of the values, in all.
+    bytes: u64,
+}
+
 /// The variables of a read and the bytes of their values, which are bounded as arguments are.
-fn readable(cx: &mut Cx<'_>, list: &Variables, options: wit::ReadOptions) -> Answer<(Vec<handles::Variable>, u64)> {
+fn readable(cx: &mut Cx<'_>, list: &Variables, options: wit::ReadOptions) -> Answer<Readable> {
     cx.data().calls.check()?;
-    check_read_options(options)?;
+    let options = read_options(options)?;
     let variables = variables(cx, list)?;
     let bytes = cx.data().check_answer(&variables)?;
-    Ok((variables, bytes))
+    Ok(Readable { variables, options, bytes })
 }
 
 /// The changes with their tensors where they are.
@@ -243,7 +222,7 @@ fn changed<'a>(cx: &'a Cx<'_>, changes: &[ChangeIn]) -> Answer<Vec<Change<'a, ha
 }
 
 /// Copies the tensors, since the guest goes on while this is under way; but only once there is room for them.
-fn start_update(cx: &mut Cx<'_>, list: &WasmList<ChangeIn>, want_values: bool) -> Answer<Resource<Pending>> {
+fn start_update(cx: &mut Cx<'_>, list: &WasmList<ChangeIn>, options: WriteOptions) -> Answer<Resource<Pending>> {
     let changes = entries(cx, list)?;
     lift::check_tensors(cx.data(), changes.iter().map(|change| &change.value))?;
     let changes = changed(cx, &changes)?;
@@ -268,6 +247,6 @@ fn start_update(cx: &mut Cx<'_>, list: &WasmList<ChangeIn>, want_values: bool) -
                 base: *base,
             })
             .collect();
-        store.update(changes, want_values).await
+        store.update(changes, options).await
     })
 }

@@ -44,9 +44,9 @@ async fn many_items_of_one_call_keep_their_order() {
         value: view(variable, data),
         base: Some(1),
     });
-    let versions = variables.push(changes.collect(), false).await.unwrap();
+    let versions = variables.push(changes.collect(), WriteOptions::default()).await.unwrap();
     assert!(versions.iter().all(|value| value.version == 2 && value.tensor.data.is_empty()));
-    for (index, value) in variables.pull(all).await.unwrap().into_iter().enumerate() {
+    for (index, value) in variables.pull(all, ReadOptions::default()).await.unwrap().into_iter().enumerate() {
         let expected = if index % 2 == 0 { 0 } else { index as u8 };
         assert!(value.tensor.data.len() == sizes[index] && value.tensor.data.iter().all(|&byte| byte == expected));
     }
@@ -121,7 +121,7 @@ async fn two_hundred_megabytes_take_one_copy_on_their_way() {
     let one: Vec<u8> = std::iter::repeat_n(1_f64.to_le_bytes(), BYTES / 8).flatten().collect();
     initialize(&variables, &large, &one).await.unwrap();
     let change = Change { variable: large.clone(), kind: UpdateKind::Add, value: view(&large, &one), base: None };
-    variables.push(vec![change], false).await.unwrap();
+    variables.push(vec![change], WriteOptions::default()).await.unwrap();
     assert!(ps.store.staged_bytes_peak() <= BYTES as u64, "{}", ps.store.staged_bytes_peak());
     assert_eq!((ps.store.staged_bytes(), ps.store.variable_bytes()), (0, BYTES as u64));
     let value = pull(&variables, &large).await.unwrap();
@@ -141,7 +141,7 @@ async fn two_hundred_thousand_variables_initialize_and_pull() {
     assert_eq!(variables.uninitialized(all.clone(), Duration::ZERO).await.unwrap().len(), COUNT);
     variables.initialize(values, InitializeMode::Overwrite).await.unwrap();
     assert_eq!(variables.uninitialized(all.clone(), LONG).await, Ok(vec![]));
-    let pulled = variables.pull(all).await.unwrap();
+    let pulled = variables.pull(all, ReadOptions::default()).await.unwrap();
     assert!(pulled.len() == COUNT && pulled.iter().zip(&data).all(|(value, data)| value.tensor.data == data[..]));
     ps.stop().await;
 }
@@ -171,7 +171,7 @@ async fn waiting_worker_goes_on_when_the_chief_has_initialized() {
     let waiting = tokio::spawn(async move {
         placed.wait_initialized(vec![w.clone()], None).await.unwrap();
         let went_on = Instant::now();
-        (went_on, placed.read(vec![w]).await.unwrap().remove(0).tensor.data)
+        (went_on, placed.read(vec![w], ReadOptions::default()).await.unwrap().remove(0).tensor.data)
     });
     // The chief is late: the long poll stands by then, or begins later, and either must be answered.
     tokio::time::timeout(Duration::from_millis(100), std::future::pending::<()>()).await.unwrap_err();
