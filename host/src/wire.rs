@@ -1,6 +1,7 @@
 //! Protobuf, and its conversions to and from domain values.
 
 pub mod attend;
+pub mod bulk;
 pub mod cluster_status;
 pub mod header;
 pub mod ops;

@@ -12,6 +12,7 @@ use crate::handles::{
 };
 use crate::tensor::{Tensor, TensorType, TensorView, check_data};
 use crate::variables::{Spare, unserved};
+use crate::wire::bulk::{self, Messages};
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::variables_client::VariablesClient;
 use crate::wire::v1::{self, pull_response, push_request};
@@ -21,7 +22,12 @@ use std::pin::pin;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::{Status, Streaming};
+use tonic::Status;
+use tonic::transport::Channel;
+
+const INITIALIZE: &str = "/dchost.v1.Variables/Initialize";
+const PULL: &str = "/dchost.v1.Variables/Pull";
+const PUSH: &str = "/dchost.v1.Variables/Push";
 
 /// Chunks that wait for the connection: enough that it never waits for the copy, and 1 MiB at most.
 const CHUNKS_QUEUED: usize = 4;
@@ -56,7 +62,7 @@ impl RemoteVariables {
         &self,
         header: &v1::PushHeader,
         values: &[&[u8]],
-        answer: impl Fn(VariablesClient<tonic::transport::Channel>, ReceiverStream<v1::PushRequest>) -> Fut + Send + Sync,
+        answer: impl Fn(Channel, ReceiverStream<v1::PushRequest>) -> Fut + Send + Sync,
     ) -> Result<T>
     where
         Fut: Future<Output = Result<T, Status>> + Send,
@@ -65,8 +71,9 @@ impl RemoteVariables {
         self.peers
             .call(self.task, Lane::Bulk, true, move |Try { channel, header: request }| async move {
                 let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED);
-                let mut feed = pin!(feed(sender, v1::PushHeader { header: Some(request), ..header.clone() }, values));
-                let mut call = pin!(answer(VariablesClient::new(channel), ReceiverStream::new(receiver)));
+                let header = v1::PushHeader { header: Some(request), ..header.clone() };
+                let mut feed = pin!(feed(sender, header, values, &self.spare));
+                let mut call = pin!(answer(channel, ReceiverStream::new(receiver)));
                 let mut fed = false;
                 loop {
                     tokio::select! {
@@ -82,7 +89,7 @@ impl RemoteVariables {
 }
 
 /// Sends header and chunks; ends early where nobody takes them any more.
-async fn feed(sender: mpsc::Sender<v1::PushRequest>, header: v1::PushHeader, values: &[&[u8]]) {
+async fn feed(sender: mpsc::Sender<v1::PushRequest>, header: v1::PushHeader, values: &[&[u8]], spare: &Spare) {
     let message = |kind| v1::PushRequest { kind: Some(kind) };
     if sender.send(message(push_request::Kind::Header(header))).await.is_err() {
         return;
@@ -92,7 +99,9 @@ async fn feed(sender: mpsc::Sender<v1::PushRequest>, header: v1::PushHeader, val
         for piece in value.chunks(CHUNK_BYTES) {
             // The place in the queue first: a copy is made when it can go.
             let Ok(permit) = sender.reserve().await else { return };
-            let data = Bytes::copy_from_slice(piece);
+            let mut data = spare.take(piece.len());
+            data.extend_from_slice(piece);
+            let data = spare.lend(data);
             permit.send(message(push_request::Kind::Chunk(v1::Chunk { item, offset, data })));
             offset += piece.len() as u64;
         }
@@ -101,7 +110,7 @@ async fn feed(sender: mpsc::Sender<v1::PushRequest>, header: v1::PushHeader, val
 
 /// Reads header and chunks of an answer. Nothing is allocated that wasn't asked for.
 async fn values(
-    stream: &mut Streaming<v1::PullResponse>,
+    stream: &mut Messages<v1::PullResponse>,
     types: &[&TensorType],
     with_data: bool,
     spare: &Spare,
@@ -204,8 +213,13 @@ impl TaskVariables for RemoteVariables {
                     ..Default::default()
                 };
                 let data: Vec<_> = batch.iter().map(|(_, view)| view.data).collect();
-                let answer = |mut client: VariablesClient<_>, stream| async move {
-                    Ok(client.initialize(stream).await?.into_inner().version)
+                let answer = |channel, stream| async move {
+                    let mut answer = bulk::call::<_, v1::PushResponse>(channel, INITIALIZE, stream).await?;
+                    let strange = || Status::from(Error::new(ErrorCode::Internal, "answer has no message"));
+                    let versions = answer.message().await?.ok_or_else(strange)?.version;
+                    // The trailers: only they say that it is so.
+                    answer.message().await?;
+                    Ok(versions)
                 };
                 versions.extend(self.write(&header, &data, answer).await?);
             }
@@ -248,7 +262,7 @@ impl TaskVariables for RemoteVariables {
                 let (request, types) = (&request, &types);
                 let ask = move |Try { channel, header }: Try| async move {
                     let request = v1::PullRequest { header: Some(header), ..request.clone() };
-                    let mut stream = VariablesClient::new(channel).pull(request).await?.into_inner();
+                    let mut stream = bulk::call(channel, PULL, tokio_stream::once(request)).await?;
                     values(&mut stream, types, true, &self.spare).await
                 };
                 all.extend(self.peers.call(self.task, Lane::Bulk, false, ask).await?);
@@ -283,8 +297,8 @@ impl TaskVariables for RemoteVariables {
                 let data: Vec<_> = batch.iter().map(|change| change.value.data).collect();
                 let types: Vec<_> = batch.iter().map(|change| &change.variable.ty).collect();
                 let types = &types;
-                let answer = move |mut client: VariablesClient<_>, stream| async move {
-                    let mut stream = client.push(stream).await?.into_inner();
+                let answer = move |channel, stream| async move {
+                    let mut stream = bulk::call(channel, PUSH, stream).await?;
                     values(&mut stream, types, want_values, &self.spare).await
                 };
                 all.extend(self.write(&header, &data, answer).await?);

@@ -4,21 +4,25 @@
 //! broken stream changes nothing; a server then holds at most one extra copy of each write under way, within the store's
 //! staging budget; a write beyond it is refused and tried again by its client. A read sends the variable's own blocks.
 
+mod bulk;
+
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
 use crate::server::answers::{Answers, of_session};
-use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
+use crate::server::{first_message, first_of};
 use crate::variables::{
     Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, TryPush, Update,
     UpdateKind, VariableRef,
 };
+use crate::wire::bulk::Messages;
 use crate::wire::header::{missing, response_header};
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
-use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1::{self, pull_response, push_request, variables_server};
 use crate::wire::variables::{check_items, update_kind, variables};
+pub use bulk::BulkVariables;
+use bulk::not_here;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Request, Response, Status, Streaming};
@@ -51,8 +55,8 @@ impl VariablesService {
     }
 
     /// The gRPC service, ready to be added to a server.
-    pub fn into_server(self) -> variables_server::VariablesServer<Self> {
-        variables_server::VariablesServer::new(self).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    pub fn into_server(self) -> BulkVariables {
+        BulkVariables::new(self)
     }
 
     fn open(&self, caller: &Caller) -> Result<Container> {
@@ -77,9 +81,9 @@ impl VariablesService {
     async fn admit_write(
         &self,
         rpc: Rpc,
-        stream: Streaming<v1::PushRequest>,
-    ) -> Result<(Admitted, v1::PushHeader, Streaming<v1::PushRequest>), Status> {
-        let (first, stream) = first_message(stream).await?;
+        stream: Messages<v1::PushRequest>,
+    ) -> Result<(Admitted, v1::PushHeader, Messages<v1::PushRequest>), Status> {
+        let (first, stream) = first_of(stream).await?;
         let header = match first.and_then(|message| message.kind) {
             Some(push_request::Kind::Header(header)) => header,
             // The guard says what is missing, after it has checked that the caller may know.
@@ -103,14 +107,14 @@ impl VariablesService {
         Ok((admitted, header, stream))
     }
 
-    async fn initialize_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<Vec<u64>, Status> {
+    async fn initialize_stream(&self, stream: Messages<v1::PushRequest>) -> Result<v1::PushResponse, Status> {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Initialize, stream).await?;
         let mode = if header.if_absent { InitializeMode::IfAbsent } else { InitializeMode::Overwrite };
         let variables = variables(references(header.item)?)?;
         let container = self.open(&admitted.caller)?;
 
         let mut ticket = match self.begin(&admitted).await? {
-            Begin::Replay(answer) => return Ok(answer?.versions),
+            Begin::Replay(answer) => return Ok(self.written(answer?.versions)),
             Begin::Fresh(ticket) => ticket,
         };
         container.check_initialize(&variables)?;
@@ -123,10 +127,28 @@ impl VariablesService {
             if inline { Write::Done(write()) } else { Write::Later(Box::new(write)) }
         };
         let remember = |versions: &Vec<u64>| Remembered { versions: versions.clone(), values: None };
-        Ok(apply(ticket, staging, write, remember).await?)
+        Ok(self.written(apply(ticket, staging, write, remember).await?))
     }
 
-    async fn push_stream(&self, stream: Streaming<v1::PushRequest>) -> Result<(Admitted, Vec<Snapshot>), Status> {
+    fn written(&self, version: Vec<u64>) -> v1::PushResponse {
+        v1::PushResponse { header: response_header(self.guard.incarnation()), version }
+    }
+
+    async fn pull_request(&self, request: v1::PullRequest) -> Result<(Admitted, Vec<Snapshot>), Status> {
+        let admitted = self.guard.admit(Rpc::Pull, request.header)?;
+        if request.consistency != i32::from(v1::Consistency::Atomic) {
+            return Err(unimplemented("relaxed consistency").into());
+        }
+        if request.min_version.is_some() || request.max_age_ms.is_some() {
+            return Err(unimplemented("a minimum version or a maximum age").into());
+        }
+        let variables = variables(request.variable)?;
+        let container = self.open(&admitted.caller)?;
+        let snapshots = admitted.run(pull(&container, &variables)).await?;
+        Ok((admitted, snapshots))
+    }
+
+    async fn push_stream(&self, stream: Messages<v1::PushRequest>) -> Result<(Admitted, Vec<Snapshot>), Status> {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Push, stream).await?;
         if header.if_absent {
             return Err(invalid("`if_absent` belongs to Initialize").into());
@@ -174,7 +196,7 @@ impl VariablesService {
         &self,
         admitted: &Admitted,
         ticket: &mut Ticket,
-        stream: &mut Streaming<v1::PushRequest>,
+        stream: &mut Messages<v1::PushRequest>,
         variables: &[VariableRef],
     ) -> Result<Staging, Status> {
         let types = || variables.iter().map(|variable| &variable.ty);
@@ -322,30 +344,17 @@ impl variables_server::Variables for VariablesService {
 
     async fn initialize(
         &self,
-        request: Request<Streaming<v1::PushRequest>>,
+        _request: Request<Streaming<v1::PushRequest>>,
     ) -> Result<Response<v1::PushResponse>, Status> {
-        let version = self.initialize_stream(request.into_inner()).await?;
-        Ok(Response::new(v1::PushResponse { header: response_header(self.guard.incarnation()), version }))
+        Err(not_here())
     }
 
-    async fn push(&self, request: Request<Streaming<v1::PushRequest>>) -> Result<Response<Self::PushStream>, Status> {
-        let (admitted, snapshots) = self.push_stream(request.into_inner()).await?;
-        Ok(Response::new(self.send(admitted, snapshots)))
+    async fn push(&self, _request: Request<Streaming<v1::PushRequest>>) -> Result<Response<Self::PushStream>, Status> {
+        Err(not_here())
     }
 
-    async fn pull(&self, request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
-        let request = request.into_inner();
-        let admitted = self.guard.admit(Rpc::Pull, request.header)?;
-        if request.consistency != i32::from(v1::Consistency::Atomic) {
-            return Err(unimplemented("relaxed consistency").into());
-        }
-        if request.min_version.is_some() || request.max_age_ms.is_some() {
-            return Err(unimplemented("a minimum version or a maximum age").into());
-        }
-        let variables = variables(request.variable)?;
-        let container = self.open(&admitted.caller)?;
-        let snapshots = admitted.run(pull(&container, &variables)).await?;
-        Ok(Response::new(self.send(admitted, snapshots)))
+    async fn pull(&self, _request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
+        Err(not_here())
     }
 
     async fn gather(&self, request: Request<v1::GatherRequest>) -> Result<Response<Self::GatherStream>, Status> {

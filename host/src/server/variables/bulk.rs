@@ -1,0 +1,79 @@
+//! The rpcs that carry tensors, served without tonic's codec, which would copy them twice; see `wire::bulk`.
+
+use super::VariablesService;
+use crate::wire::bulk::{decode_request, encode_response, encode_single};
+use crate::wire::transport::MESSAGE_BYTES_MAX;
+use crate::wire::v1::variables_server::VariablesServer;
+use std::convert::Infallible;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::http::{Request, Response};
+use tonic::codegen::{BoxFuture, Service};
+use tonic::server::NamedService;
+
+/// The service as a server takes it: these rpcs here, the others by the generated code.
+#[derive(Clone)]
+pub struct BulkVariables {
+    service: VariablesService,
+    generated: VariablesServer<VariablesService>,
+}
+
+impl BulkVariables {
+    pub(super) fn new(service: VariablesService) -> Self {
+        let generated = VariablesServer::new(service.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+        BulkVariables { service, generated }
+    }
+}
+
+impl NamedService for BulkVariables {
+    const NAME: &'static str = <VariablesServer<VariablesService> as NamedService>::NAME;
+}
+
+/// What the generated code has of these rpcs is never called.
+pub(super) fn not_here() -> Status {
+    Status::internal(
+        "a call that carries tensors went past `server::variables::bulk`; a bug in dchost, please report it",
+    )
+}
+
+impl Service<Request<Body>> for BulkVariables {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = BoxFuture<Response<Body>, Infallible>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Service::<Request<Body>>::poll_ready(&mut self.generated, cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let Some(method) = request.uri().path().strip_prefix('/').and_then(|path| path.strip_prefix(Self::NAME)) else {
+            return self.generated.call(request);
+        };
+        let service = self.service.clone();
+        match method {
+            "/Initialize" => answer(async move {
+                let answer = service.initialize_stream(decode_request(request)?).await?;
+                Ok(encode_single(&answer))
+            }),
+            "/Push" => answer(async move {
+                let (admitted, snapshots) = service.push_stream(decode_request(request)?).await?;
+                Ok(encode_response(service.send(admitted, snapshots)))
+            }),
+            "/Pull" => answer(async move {
+                let mut messages = decode_request(request)?;
+                let request = messages.message().await?.ok_or_else(|| Status::internal("request has no message"))?;
+                let (admitted, snapshots) = service.pull_request(request).await?;
+                Ok(encode_response(service.send(admitted, snapshots)))
+            }),
+            _ => self.generated.call(request),
+        }
+    }
+}
+
+/// A failed call answers with its status alone.
+fn answer(
+    call: impl Future<Output = Result<Response<Body>, Status>> + Send + 'static,
+) -> BoxFuture<Response<Body>, Infallible> {
+    Box::pin(async move { Ok(call.await.unwrap_or_else(Status::into_http)) })
+}
