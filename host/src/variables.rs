@@ -11,6 +11,7 @@
 //! | a write is applied once for each run and sequence | [`Ledger`] |
 //! | memory of values that were read is used again for the next ones | [`Spare`] |
 //! | incoming bytes are staged and applied when they are complete | [`Staging`] |
+//! | or, by relaxed consistency, applied as they come, each piece once | [`RelaxedWrite`] |
 //!
 //! # Source
 //! The resource variables of TensorFlow's servers: kept in the task that hosts them by container and name, shared by all
@@ -31,7 +32,10 @@ mod store;
 
 pub use blocks::{BLOCK_BYTES, Blocks};
 pub use clip::{clip_scale, no_floats};
-pub use container::{Container, Payload, Snapshot, TryPush, Update, VARIABLES_MAX, check_variable, name_some};
+pub use container::{
+    Container, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Snapshot, TryPush, Update, VARIABLES_MAX,
+    check_variable, name_some, partly_applied, refuse_base,
+};
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
 pub use optimizer::{Adam, Optimizer};
 pub use options::{ApplyOptions, Consistency, ReadOptions, SyncStep, WriteOptions};

@@ -87,6 +87,26 @@ impl Blocks {
         }
     }
 
+    /// Applies a piece of a value, in whole elements, from byte `offset` on; copies those blocks that a reader still holds.
+    pub(crate) fn apply_at(&mut self, kind: UpdateKind, dtype: DType, offset: usize, mut piece: &[u8]) {
+        let mut at = offset;
+        while let Some(block) = self.blocks.get_mut(at / BLOCK_BYTES).filter(|_| !piece.is_empty()) {
+            let within = at % BLOCK_BYTES;
+            let (head, tail) = piece.split_at(piece.len().min(block.0.len() - within));
+            block.apply_at(kind, dtype, within, head);
+            at += head.len();
+            piece = tail;
+        }
+    }
+
+    /// At most `bytes_max` bytes of one block from byte `offset` on, without copying, as they are now; none at the end.
+    pub(crate) fn piece(&self, offset: usize, bytes_max: usize) -> Bytes {
+        let Some(block) = self.blocks.get(offset / BLOCK_BYTES) else { return Bytes::new() };
+        let start = (offset % BLOCK_BYTES).min(block.0.len());
+        let end = start.saturating_add(bytes_max).min(block.0.len());
+        Bytes::from_owner(block.clone()).slice(start..end)
+    }
+
     /// The blocks in order, without copying; each keeps its bytes as they are now.
     pub fn slices(&self) -> impl Iterator<Item = Bytes> + '_ {
         self.blocks.iter().cloned().map(Bytes::from_owner)
@@ -126,6 +146,14 @@ impl Block {
             None if kind == UpdateKind::Assign => self.0 = Arc::new(value.to_vec()),
             None => kernel::apply(kind, dtype, Arc::make_mut(&mut self.0).as_mut_slice(), value),
         }
+    }
+
+    fn apply_at(&mut self, kind: UpdateKind, dtype: DType, start: usize, value: &[u8]) {
+        if value.len() == self.0.len() {
+            return self.apply(kind, dtype, value);
+        }
+        let own = Arc::make_mut(&mut self.0);
+        kernel::apply(kind, dtype, &mut own[start..start + value.len()], value);
     }
 }
 

@@ -1,16 +1,21 @@
 //! One namespace of variables.
 
+mod cell;
+mod relaxed;
 mod together;
+mod versions;
 
+pub use relaxed::{RELAXED_BYTES, RelaxedValue, RelaxedWrite, partly_applied, refuse_base};
 pub use together::TryPush;
 
-use super::store::{Charge, Room};
-use super::{Blocks, InitializeMode, UpdateKind, VariableRef, drop_large, lock};
+use super::store::Room;
+use super::{Blocks, InitializeMode, UpdateKind, VariableRef, VariableStatus, drop_large, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::check_name;
 use crate::tensor::{TensorType, check_data};
+use cell::Cell;
 use std::collections::{HashMap, HashSet};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, TryLockError};
+use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
 
 /// Most variables of one container: far above any model's, so that a loop that invents names ends with an error and not
@@ -107,7 +112,7 @@ struct Inner {
     name: String,
     room: Room,
     state: RwLock<State>,
-    /// Sent after every initialize and at the container's end.
+    /// Sent after every initialize and delete, and at the container's end.
     changed: watch::Sender<()>,
 }
 
@@ -116,52 +121,6 @@ struct State {
     cells: HashMap<Box<str>, Arc<Cell>>,
     /// Why the container is over.
     over: Option<Error>,
-}
-
-/// One variable. It exists once it is initialized; its type never changes.
-#[derive(Debug)]
-pub(super) struct Cell {
-    ty: TensorType,
-    value: Mutex<Versioned>,
-    charge: Charge,
-}
-
-#[derive(Debug)]
-struct Versioned {
-    blocks: Blocks,
-    version: u64,
-}
-
-impl Cell {
-    fn check(&self, wanted: &VariableRef) -> Result<()> {
-        if self.ty == wanted.ty {
-            return Ok(());
-        }
-        let message =
-            format!("variable `{}` is `{}` here, but this call takes it for `{}`", wanted.name, self.ty, wanted.ty);
-        Err(Error::new(ErrorCode::InvalidArgument, message).with_names([&*wanted.name]))
-    }
-
-    #[cfg(test)]
-    pub(super) fn hold_for_test(&self) -> impl Drop + use<'_> {
-        lock(&self.value)
-    }
-
-    fn snapshot(&self, value: &Versioned, want_value: bool) -> Snapshot {
-        let blocks = if want_value { value.blocks.clone() } else { Blocks::default() };
-        Snapshot { ty: self.ty.clone(), blocks, version: value.version }
-    }
-}
-
-impl Versioned {
-    fn apply(&mut self, kind: UpdateKind, ty: &TensorType, value: Payload<'_>) {
-        match value {
-            Payload::Owned(blocks) if kind == UpdateKind::Assign => self.blocks = blocks,
-            Payload::Owned(blocks) => self.blocks.apply_blocks(kind, ty.dtype, blocks),
-            Payload::Borrowed(data) => self.blocks.apply(kind, ty.dtype, data),
-        }
-        self.version += 1;
-    }
 }
 
 impl Container {
@@ -205,12 +164,11 @@ impl Container {
                     continue;
                 }
                 let charge = charges.next().expect("one charge was taken for each variable that is new");
-                let value = Mutex::new(Versioned { blocks, version: 1 });
-                state.cells.insert(variable.name.into(), Arc::new(Cell { ty: variable.ty, value, charge }));
+                state.cells.insert(variable.name.into(), Arc::new(Cell::new(variable.ty, blocks, charge)));
             }
         }
         for (index, cell, blocks) in existing {
-            let mut value = lock(&cell.value);
+            let mut value = cell.hold();
             if mode == InitializeMode::Overwrite {
                 value.apply(UpdateKind::Assign, &cell.ty, Payload::Owned(blocks));
             }
@@ -298,7 +256,7 @@ impl Container {
     /// # Errors
     /// `uninitialized` with all names that are; `invalid-argument`: another type; `aborted`: the container is over.
     pub fn pull(&self, variables: &[VariableRef]) -> Result<Vec<Snapshot>> {
-        Ok(self.cells(variables)?.iter().map(|cell| cell.snapshot(&lock(&cell.value), true)).collect())
+        Ok(self.cells(variables)?.iter().map(|cell| cell.snapshot(&cell.hold(), true)).collect())
     }
 
     /// As [`pull`](Self::pull), but none where it would have to wait for an update: for callers that must not block.
@@ -306,11 +264,7 @@ impl Container {
     /// # Errors
     /// Those of `pull`.
     pub fn try_pull(&self, variables: &[VariableRef]) -> Result<Option<Vec<Snapshot>>> {
-        let snapshot = |cell: Arc<Cell>| match cell.value.try_lock() {
-            Ok(value) => Some(cell.snapshot(&value, true)),
-            Err(TryLockError::Poisoned(value)) => Some(cell.snapshot(&value.into_inner(), true)),
-            Err(TryLockError::WouldBlock) => None,
-        };
+        let snapshot = |cell: Arc<Cell>| Some(cell.snapshot(&*cell.try_hold()?, true));
         Ok(self.cells(variables)?.into_iter().map(snapshot).collect())
     }
 
@@ -337,7 +291,7 @@ impl Container {
             return together::push_together(&cells, updates, want_values);
         }
         let apply = |(cell, update): (&Arc<Cell>, Update<'_>)| {
-            let mut value = lock(&cell.value);
+            let mut value = cell.hold();
             value.apply(update.kind, &cell.ty, update.value);
             cell.snapshot(&value, want_values)
         };
@@ -354,6 +308,7 @@ impl Container {
             state.check()?;
             names.iter().filter_map(|name| state.cells.remove(name.as_str())).collect()
         };
+        self.0.changed.send_replace(());
         let deleted = cells.len();
         discard(cells);
         Ok(deleted)
@@ -371,7 +326,7 @@ impl Container {
 
     /// A variable, to be held as a change under way holds it.
     #[cfg(test)]
-    pub(super) fn cell_for_test(&self, name: &str) -> Arc<Cell> {
+    pub(in crate::variables) fn cell_for_test(&self, name: &str) -> Arc<Cell> {
         self.read().cells[name].clone()
     }
 
@@ -381,14 +336,21 @@ impl Container {
         Arc::strong_count(&self.0) == 1 && self.read().cells.is_empty()
     }
 
-    /// Name, type, bytes and version of every variable, in no order.
-    pub(crate) fn list(&self) -> Vec<(String, TensorType, usize, u64)> {
+    /// Every variable, in no order.
+    pub(crate) fn list(&self) -> Vec<VariableStatus> {
         let cells: Vec<_> = self.read().cells.iter().map(|(name, cell)| (name.to_string(), cell.clone())).collect();
         cells
             .into_iter()
             .map(|(name, cell)| {
-                let value = lock(&cell.value);
-                (name, cell.ty.clone(), value.blocks.len(), value.version)
+                let value = cell.hold();
+                VariableStatus {
+                    container: self.name().to_owned(),
+                    name,
+                    ty: cell.ty.clone(),
+                    bytes: value.blocks.len() as u64,
+                    version: value.version,
+                    partial_writes: value.partial_writes,
+                }
             })
             .collect()
     }

@@ -1,11 +1,12 @@
 //! Writes are applied once, however often they are retried.
 
-use super::{Blocks, lock};
+use super::{Blocks, RelaxedWrite, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::RunId;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
 
 /// Answers remembered for each run: well above the calls that a run can have in flight (256), so that a retry always
 /// finds its own.
@@ -27,6 +28,9 @@ const VALUE_BYTES_MAX: usize = 16 << 10;
 
 /// Sequences that were passed over and may still arrive, for each run.
 const GAPS_MAX: usize = 4096;
+
+/// Relaxed writes of one run that broke half-way and wait for their retries: as many as a run can have in flight (`-W max-ops`).
+const BROKEN_MAX: usize = 256;
 
 /// Runs remembered; a run is forgotten when its session ends, so that more are late calls of ended ones, or a leak.
 const RUNS_MAX: usize = 4096;
@@ -76,6 +80,7 @@ fn answer_bytes(answer: &Result<Remembered>) -> usize {
 /// | absent | gets a [`Ticket`] | |
 /// | receiving | | takes over; the call before loses its ticket, since its caller has given it up |
 /// | applying | | waits, then gets the answer |
+/// | broken: a relaxed write that was begun | | goes on where it was |
 /// | answered | | gets the answer |
 /// | forgotten | | `aborted` |
 #[derive(Debug, Default)]
@@ -108,7 +113,10 @@ enum Entry {
     Receiving {
         ticket: u64,
         _held: watch::Sender<()>,
+        begun: Option<Begun>,
     },
+    /// A relaxed write whose stream broke.
+    Broken(Begun),
     /// The write is being applied; dropping the sender wakes those who wait for the answer.
     Applying(watch::Sender<()>),
     Answered(Result<Remembered>),
@@ -118,6 +126,14 @@ impl Entry {
     fn is_receiving(&self, ticket: u64) -> bool {
         matches!(self, Entry::Receiving { ticket: holder, .. } if *holder == ticket)
     }
+}
+
+/// A relaxed write that may be applied in part.
+#[derive(Clone, Debug)]
+struct Begun {
+    write: Arc<RelaxedWrite>,
+    /// No retry can come once it is cancelled.
+    session: CancellationToken,
 }
 
 /// How a write begins.
@@ -175,11 +191,13 @@ impl Ledger {
         }
     }
 
-    /// Forgets a run: its session has ended, so that no retry can come.
+    /// Forgets a run: its session has ended, so that no retry can come. Relaxed writes that it left half-way are given up.
     pub fn forget(&self, run: RunId) {
         let mut runs = lock(&self.0);
-        runs.remove(run);
+        let forgotten = runs.remove(run);
         runs.order.retain(|&other| other != run);
+        drop(runs);
+        drop(forgotten);
     }
 }
 
@@ -197,10 +215,12 @@ impl Runs {
             self.order.push_back(place.run);
         }
         let run = self.runs.entry(place.run).or_default();
-        match run.entries.get(&place.sequence) {
+        let mut begun = None;
+        match run.entries.get_mut(&place.sequence) {
             Some(Entry::Answered(answer)) => return Ok(Found::Begin(Begin::Replay(answer.clone()))),
             Some(Entry::Applying(sender)) => return Ok(Found::Wait(sender.subscribe())),
-            Some(Entry::Receiving { .. }) => {}
+            Some(Entry::Receiving { begun: earlier, .. }) => begun = earlier.take(),
+            Some(Entry::Broken(earlier)) => begun = Some(earlier.clone()),
             None if place.sequence <= run.floor && !run.gaps.remove(&place.sequence) => {
                 let (sequence, id) = (place.sequence, place.run);
                 let message = format!(
@@ -213,12 +233,16 @@ impl Runs {
         }
         self.next_ticket += 1;
         let (sender, lost) = watch::channel(());
-        run.entries.insert(place.sequence, Entry::Receiving { ticket: self.next_ticket, _held: sender });
+        run.entries.insert(place.sequence, Entry::Receiving { ticket: self.next_ticket, _held: sender, begun });
         Ok(Found::Begin(Begin::Fresh(Ticket { place: place.clone(), ticket: self.next_ticket, lost })))
     }
 }
 
 impl Runs {
+    fn entry(&mut self, place: &Place) -> Option<&mut Entry> {
+        self.runs.get_mut(&place.run)?.entries.get_mut(&place.sequence)
+    }
+
     /// Forgets the oldest run that has no write in flight: a write that is forgotten while it is applied would be applied
     /// again by its retry.
     fn make_room(&mut self) -> Result<()> {
@@ -228,13 +252,15 @@ impl Runs {
             return Err(Error::new(ErrorCode::ResourceExhausted, message).with_names(["runs"]));
         };
         if let Some(run) = self.order.remove(oldest) {
-            self.remove(run);
+            drop(self.remove(run));
         }
         Ok(())
     }
 
-    fn remove(&mut self, run: RunId) {
-        self.answer_bytes -= self.runs.remove(&run).map_or(0, |run| run.answer_bytes);
+    fn remove(&mut self, run: RunId) -> Option<Run> {
+        let run = self.runs.remove(&run)?;
+        self.answer_bytes -= run.answer_bytes;
+        Some(run)
     }
 
     /// Remembers an answer, and forgets old ones where they are too many: first of its own run, then, where all together hold
@@ -259,6 +285,17 @@ impl Runs {
 }
 
 impl Run {
+    /// Keeps a relaxed write for its retry; answers with one to be given up where too many wait.
+    fn keep(&mut self, sequence: u64, begun: Begun) -> Option<(u64, Begun)> {
+        self.entries.insert(sequence, Entry::Broken(begun));
+        let broken = |(&sequence, entry): (&u64, &Entry)| match entry {
+            Entry::Broken(begun) => Some((sequence, begun.clone())),
+            _ => None,
+        };
+        let oldest = self.entries.iter().find_map(broken);
+        oldest.filter(|_| self.entries.values().filter(|entry| matches!(entry, Entry::Broken(_))).count() > BROKEN_MAX)
+    }
+
     fn give_up(&mut self, sequence: u64) {
         self.entries.remove(&sequence);
         if sequence <= self.floor {
@@ -305,21 +342,52 @@ impl Ticket {
         while self.lost.changed().await.is_ok() {}
     }
 
-    /// Goes on to apply the write, whose value has arrived.
+    /// Orders the tries of a write: a later one has a greater number.
+    pub fn number(&self) -> u64 {
+        self.ticket
+    }
+
+    /// The relaxed write that an earlier try has begun.
+    pub fn begun(&self) -> Option<Arc<RelaxedWrite>> {
+        match lock(&self.place.runs).entry(&self.place)? {
+            Entry::Receiving { ticket, begun, .. } if *ticket == self.ticket => Some(begun.as_ref()?.write.clone()),
+            _ => None,
+        }
+    }
+
+    /// Remembers a relaxed write, before its first piece is applied: where this ticket is dropped, the write waits for a retry as
+    /// long as the session lasts.
+    ///
+    /// # Errors
+    /// `aborted`: a retry has taken the write over.
+    pub fn keep(&self, write: Arc<RelaxedWrite>, session: CancellationToken) -> Result<()> {
+        match lock(&self.place.runs).entry(&self.place) {
+            Some(Entry::Receiving { ticket, begun, .. }) if *ticket == self.ticket => {
+                *begun = Some(Begun { write, session });
+                Ok(())
+            }
+            _ => Err(self.taken_over()),
+        }
+    }
+
+    fn taken_over(&self) -> Error {
+        Error::new(ErrorCode::Aborted, format!("write `{}` was taken over by its retry", self.place.sequence))
+    }
+
+    /// Goes on to apply the write, whose value has arrived; a relaxed one, to answer it.
     ///
     /// # Errors
     /// `aborted`: a retry has taken the write over.
     pub fn apply(self) -> Result<Applying> {
         let place = self.place.clone();
         let mut runs = lock(&place.runs);
-        let entry = runs.runs.get_mut(&place.run).and_then(|run| run.entries.get_mut(&place.sequence));
-        match entry {
+        match runs.entry(&place) {
             Some(entry) if entry.is_receiving(self.ticket) => {
                 *entry = Entry::Applying(watch::channel(()).0);
                 drop(runs);
                 Ok(Applying { place, done: false })
             }
-            _ => Err(Error::new(ErrorCode::Aborted, format!("write `{}` was taken over by its retry", place.sequence))),
+            _ => Err(self.taken_over()),
         }
     }
 }
@@ -327,11 +395,29 @@ impl Ticket {
 impl Drop for Ticket {
     fn drop(&mut self) {
         let mut runs = lock(&self.place.runs);
-        if let Some(run) = runs.runs.get_mut(&self.place.run)
-            && run.entries.get(&self.place.sequence).is_some_and(|entry| entry.is_receiving(self.ticket))
-        {
-            run.give_up(self.place.sequence);
+        let begun = match runs.entry(&self.place) {
+            Some(Entry::Receiving { ticket, begun, .. }) if *ticket == self.ticket => begun.take(),
+            _ => return,
+        };
+        // The session is cancelled before the run is forgotten, so that nothing is kept that nobody would find.
+        let (sequence, over) = (self.place.sequence, begun.as_ref().is_some_and(|begun| begun.session.is_cancelled()));
+        let Some(run) = runs.runs.get_mut(&self.place.run) else { return };
+        let given_up = match begun {
+            Some(begun) if !over => run.keep(sequence, begun),
+            begun => {
+                run.give_up(sequence);
+                drop(runs);
+                return drop(begun);
+            }
+        };
+        if let Some((sequence, _)) = &given_up {
+            let message = "too many relaxed writes broke half-way: this one, the oldest, was given up";
+            let place = Place { sequence: *sequence, ..self.place.clone() };
+            runs.remember(&place, Err(Error::new(ErrorCode::Aborted, message)));
         }
+        // Its drop takes other locks.
+        drop(runs);
+        drop(given_up);
     }
 }
 

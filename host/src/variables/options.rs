@@ -9,16 +9,16 @@ pub enum Consistency {
     /// The whole variable at one version.
     #[default]
     Atomic,
-    /// Each block at one version.
+    /// Each piece of [`RELAXED_BYTES`](super::RELAXED_BYTES) at one version.
     Relaxed,
 }
 
 /// How fresh a read must be, and how whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ReadOptions {
-    /// Waits until each variable has at least this version.
+    /// Waits until each variable has at least this version; `uninitialized` at once where one has no value.
     pub min_version: Option<u64>,
-    /// Accepts a value that was read up to this long ago; none: the variable's task is asked.
+    /// Accepts a value that the run began to read less than this ago, and keeps what it reads; none: the variable's task is asked.
     pub max_age: Option<Duration>,
     /// What the read sees.
     pub consistency: Consistency,

@@ -63,6 +63,8 @@ pub struct VariableStatus {
     pub bytes: u64,
     /// Counts applied writes.
     pub version: u64,
+    /// How many relaxed updates ended half-way and were not taken up again: the value has a part of each.
+    pub partial_writes: u64,
 }
 
 impl Default for Store {
@@ -140,17 +142,7 @@ impl Store {
     /// Every variable, by container and name.
     pub fn statuses(&self) -> Vec<VariableStatus> {
         let containers: Vec<_> = lock(&self.0.containers).values().map(|slot| slot.container.clone()).collect();
-        let status = |container: &Container| {
-            let of = |(name, ty, bytes, version)| VariableStatus {
-                container: container.name().to_owned(),
-                name,
-                ty,
-                bytes: bytes as u64,
-                version,
-            };
-            container.list().into_iter().map(of).collect::<Vec<_>>()
-        };
-        let mut statuses: Vec<_> = containers.iter().flat_map(status).collect();
+        let mut statuses: Vec<_> = containers.iter().flat_map(Container::list).collect();
         statuses.sort_by(|a, b| (&a.container, &a.name).cmp(&(&b.container, &b.name)));
         statuses
     }

@@ -1,8 +1,10 @@
 //! The store against a naive model, under many threads, and at its limits.
 
 mod model;
+mod relaxed;
 mod rules;
 mod threads;
+mod versions;
 
 use super::*;
 use crate::error::Result;

@@ -52,6 +52,7 @@ impl From<VariableStatus> for v1::VariableStatus {
             name: row.name,
             bytes: row.bytes,
             version: row.version,
+            partial_writes: row.partial_writes,
             dtype: v1::DType::from(row.ty.dtype).into(),
             shape: row.ty.shape,
         }
@@ -154,6 +155,7 @@ fn variable(row: v1::VariableStatus) -> Result<VariableStatus> {
         ty: tensor_type(row.dtype, row.shape)?,
         bytes: row.bytes,
         version: row.version,
+        partial_writes: row.partial_writes,
     })
 }
 
@@ -230,6 +232,7 @@ mod tests {
                     ty: TensorType::new(DType::F32, [3, 4]),
                     bytes: 48,
                     version: 5,
+                    partial_writes: 2,
                 }],
                 left_out: 3,
                 strange: 0,

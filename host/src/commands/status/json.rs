@@ -114,6 +114,7 @@ fn variable(row: &VariableStatus) -> Value {
         "shape": row.ty.shape,
         "bytes": row.bytes,
         "version": row.version,
+        "partial_writes": row.partial_writes,
     })
 }
 

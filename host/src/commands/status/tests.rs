@@ -85,6 +85,7 @@ fn ps() -> ServerStatus {
         ty: TensorType::new(DType::F32, shape),
         bytes,
         version,
+        partial_writes: 0,
     };
     ServerStatus {
         variables: listed(vec![variable("bias", &[], 4, 1), variable("weights", &[784, 1000], 3_136_000, 42)]),
@@ -165,6 +166,23 @@ fn a_ps_shows_what_it_holds_and_for_whom() {
             worker:0  default    0000000000000077  3h 1m  open    0
             client    run-1      0000000000000078  2d 7h  broken  2
         "#]],
+    );
+}
+
+#[test]
+fn a_variable_with_parts_of_updates_says_so_beside_its_version() {
+    let mut status = ps();
+    for (row, writes) in status.variables.rows.iter_mut().zip([1, 20]) {
+        row.partial_writes = writes;
+    }
+    let text = text::text(&[seen(None, Ok(status))], false);
+    let rows: Vec<_> = text.lines().filter(|line| line.contains("partial")).collect();
+    assert_eq!(
+        rows,
+        [
+            "bias       default    f32[]           4 B      4        1, 1 partial write",
+            "weights    default    f32[784, 1000]  3.0 MiB  3136000  42, 20 partial writes",
+        ]
     );
 }
 
@@ -369,7 +387,8 @@ fn the_object_has_the_documented_shape() {
                       1000
                     ],
                     "bytes": 3136000,
-                    "version": 42
+                    "version": 42,
+                    "partial_writes": 0
                   }
                 ],
                 "variables_left_out": 0,

@@ -5,7 +5,7 @@ use crate::barrier::display_name;
 use crate::cluster::{Task, list_tasks};
 use crate::commands::table::aligned;
 use crate::coordinator::survey::Seen;
-use crate::status::{JobStatus, Listed, ServerStatus};
+use crate::status::{JobStatus, Listed, ServerStatus, VariableStatus};
 use crate::text::{shown, shown_within};
 use std::time::Duration;
 
@@ -185,7 +185,7 @@ fn variables(held: &[(String, &ServerStatus)], together: bool) -> String {
                 row.ty.to_string(),
                 size(row.bytes),
                 row.bytes.to_string(),
-                row.version.to_string(),
+                version(row),
             ]
         })
     });
@@ -199,6 +199,15 @@ fn variables(held: &[(String, &ServerStatus)], together: bool) -> String {
         text += &format!("  {} in all{exact}{max}\n", size(sum));
     }
     text
+}
+
+/// The version, and what is wrong with it, if anything.
+fn version(row: &VariableStatus) -> String {
+    match row.partial_writes {
+        0 => row.version.to_string(),
+        1 => format!("{}, 1 partial write", row.version),
+        writes => format!("{}, {writes} partial writes", row.version),
+    }
 }
 
 fn sessions(held: &[(String, &ServerStatus)], together: bool) -> String {

@@ -1,9 +1,9 @@
 //! Changes of several variables that are applied together or not at all.
 
-use super::{Cell, Container, Snapshot, Update, Versioned, check_data, refuse_twice};
+use super::cell::Held;
+use super::{Cell, Container, Snapshot, Update, check_data, refuse_twice};
 use crate::error::{Error, ErrorCode, Result};
-use crate::variables::lock;
-use std::sync::{Arc, MutexGuard, TryLockError};
+use std::sync::Arc;
 
 /// What came of [`Container::try_push`].
 #[derive(Debug)]
@@ -30,11 +30,10 @@ impl Container {
         }
         let mut values = Vec::with_capacity(cells.len());
         for cell in &cells {
-            match cell.value.try_lock() {
-                Ok(value) => values.push(value),
-                Err(TryLockError::Poisoned(value)) => values.push(value.into_inner()),
+            match cell.try_hold() {
+                Some(value) => values.push(value),
                 // Somebody applies a change, or this very call changes the variable twice.
-                Err(TryLockError::WouldBlock) => return Ok(TryPush::Busy(updates)),
+                None => return Ok(TryPush::Busy(updates)),
             }
         }
         apply_together(&cells, values, updates, want_values).map(TryPush::Applied)
@@ -46,9 +45,9 @@ pub(super) fn push_together(cells: &[Arc<Cell>], updates: Vec<Update<'_>>, want_
     refuse_twice(updates.iter().map(|update| &update.variable))?;
     let mut order: Vec<_> = (0..updates.len()).collect();
     order.sort_by(|&a, &b| updates[a].variable.name.cmp(&updates[b].variable.name));
-    let mut values: Vec<Option<MutexGuard<'_, Versioned>>> = (0..updates.len()).map(|_| None).collect();
+    let mut values: Vec<Option<Held<'_>>> = (0..updates.len()).map(|_| None).collect();
     for index in order {
-        values[index] = Some(lock(&cells[index].value));
+        values[index] = Some(cells[index].hold());
     }
     apply_together(cells, values.into_iter().flatten().collect(), updates, want_values)
 }
@@ -56,7 +55,7 @@ pub(super) fn push_together(cells: &[Arc<Cell>], updates: Vec<Update<'_>>, want_
 /// Applies all or, where a base version is not the present one, none.
 fn apply_together(
     cells: &[Arc<Cell>],
-    mut values: Vec<MutexGuard<'_, Versioned>>,
+    mut values: Vec<Held<'_>>,
     updates: Vec<Update<'_>>,
     want_values: bool,
 ) -> Result<Vec<Snapshot>> {
@@ -69,7 +68,7 @@ fn apply_together(
             return Err(Error::new(ErrorCode::Aborted, message).with_names([name]));
         }
     }
-    let apply = |((cell, value), update): ((&Arc<Cell>, &mut MutexGuard<'_, Versioned>), Update<'_>)| {
+    let apply = |((cell, value), update): ((&Arc<Cell>, &mut Held<'_>), Update<'_>)| {
         value.apply(update.kind, &cell.ty, update.value);
         cell.snapshot(value, want_values)
     };

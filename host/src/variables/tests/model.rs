@@ -178,6 +178,7 @@ fn check(calls: Vec<Call>) -> Result<(), TestCaseError> {
     let mut statuses: Vec<_> = model
         .iter()
         .map(|((container, name), (value, version))| VariableStatus {
+            partial_writes: 0,
             container: ["a", "b"][*container].into(),
             name: format!("v{name}"),
             ty: TensorType::new(DType::S32, [value.len() as u64]),
