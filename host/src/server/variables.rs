@@ -3,8 +3,11 @@
 //! Values travel as a header and chunks. A write's chunks are staged ([`Staging`]) and applied when all have come, so that a
 //! broken stream changes nothing; a server then holds at most one extra copy of each write under way, within the store's
 //! staging budget; a write beyond it is refused and tried again by its client. A read sends the variable's own blocks.
+//! Relaxed consistency is in `relaxed`.
 
 mod bulk;
+mod pull;
+mod relaxed;
 
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
@@ -13,14 +16,14 @@ use crate::server::answers::{Answers, of_session};
 use crate::server::guard::{Admitted, Guard, Rpc};
 use crate::server::{first_message, first_of};
 use crate::variables::{
-    Begin, Blocks, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket, TryPush, Update,
-    UpdateKind, VariableRef,
+    Begin, Blocks, Consistency, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket,
+    TryPush, Update, UpdateKind, VariableRef,
 };
 use crate::wire::bulk::Messages;
 use crate::wire::header::{missing, response_header};
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::{self, pull_response, push_request, variables_server};
-use crate::wire::variables::{check_items, update_kind, variables};
+use crate::wire::variables::{check_items, consistency, update_kind, variables};
 pub use bulk::BulkVariables;
 use bulk::not_here;
 use std::sync::Arc;
@@ -94,9 +97,6 @@ impl VariablesService {
         };
         let admitted = self.guard.admit(rpc, header.header.clone())?;
         self.refuse_evaluator(&admitted.caller)?;
-        if header.consistency != i32::from(v1::Consistency::Atomic) {
-            return Err(unimplemented("relaxed consistency").into());
-        }
         if header.optimizer.is_some() || header.clip_scale != 0.0 {
             return Err(unimplemented("an optimizer on the server").into());
         }
@@ -109,6 +109,9 @@ impl VariablesService {
 
     async fn initialize_stream(&self, stream: Messages<v1::PushRequest>) -> Result<v1::PushResponse, Status> {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Initialize, stream).await?;
+        if consistency(header.consistency)? != Consistency::Atomic {
+            return Err(invalid("initial values are set as a whole: `consistency` belongs to Push").into());
+        }
         let mode = if header.if_absent { InitializeMode::IfAbsent } else { InitializeMode::Overwrite };
         let variables = variables(references(header.item)?)?;
         let container = self.open(&admitted.caller)?;
@@ -134,24 +137,13 @@ impl VariablesService {
         v1::PushResponse { header: response_header(self.guard.incarnation()), version }
     }
 
-    async fn pull_request(&self, request: v1::PullRequest) -> Result<(Admitted, Vec<Snapshot>), Status> {
-        let admitted = self.guard.admit(Rpc::Pull, request.header)?;
-        if request.consistency != i32::from(v1::Consistency::Atomic) {
-            return Err(unimplemented("relaxed consistency").into());
-        }
-        if request.min_version.is_some() || request.max_age_ms.is_some() {
-            return Err(unimplemented("a minimum version or a maximum age").into());
-        }
-        let variables = variables(request.variable)?;
-        let container = self.open(&admitted.caller)?;
-        let snapshots = admitted.run(pull(&container, &variables)).await?;
-        Ok((admitted, snapshots))
-    }
-
     async fn push_stream(&self, stream: Messages<v1::PushRequest>) -> Result<(Admitted, Vec<Snapshot>), Status> {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Push, stream).await?;
         if header.if_absent {
             return Err(invalid("`if_absent` belongs to Initialize").into());
+        }
+        if consistency(header.consistency)? == Consistency::Relaxed {
+            return self.push_relaxed(admitted, header, stream).await;
         }
         let want_values = header.want_values;
         let how = header.item.iter().map(|item| Ok((update_kind(item.kind)?, item.base_version)));
@@ -277,7 +269,7 @@ async fn replay(
 ) -> Result<Vec<Snapshot>> {
     let Remembered { versions, values } = answer;
     if want_values && values.is_none() {
-        return pull(container, variables).await;
+        return pull::pull(container, variables).await;
     }
     let values = values.unwrap_or_else(|| vec![Blocks::default(); versions.len()]);
     let snapshot = |((variable, version), blocks): ((&VariableRef, u64), Blocks)| Snapshot {
@@ -286,15 +278,6 @@ async fn replay(
         version,
     };
     Ok(variables.iter().zip(versions).zip(values).map(snapshot).collect())
-}
-
-/// Reads values; where one is being updated, waits for it on another thread.
-async fn pull(container: &Container, variables: &[VariableRef]) -> Result<Vec<Snapshot>> {
-    if let Some(snapshots) = container.try_pull(variables)? {
-        return Ok(snapshots);
-    }
-    let (container, variables) = (container.clone(), variables.to_vec());
-    off_thread(move || container.pull(&variables)).await
 }
 
 async fn off_thread<T: Send + 'static>(work: impl FnOnce() -> Result<T> + Send + 'static) -> Result<T> {

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::text::shown_within;
-use crate::variables::{UpdateKind, VariableRef, check_variable};
+use crate::variables::{Consistency, UpdateKind, VariableRef, check_variable};
 use crate::wire::tensor::tensor_type;
 use crate::wire::v1;
 
@@ -95,6 +95,30 @@ pub fn update_kind(kind: i32) -> Result<UpdateKind> {
     }
 }
 
+impl From<Consistency> for v1::Consistency {
+    fn from(consistency: Consistency) -> Self {
+        match consistency {
+            Consistency::Atomic => v1::Consistency::Atomic,
+            Consistency::Relaxed => v1::Consistency::Relaxed,
+        }
+    }
+}
+
+/// Converts a consistency.
+///
+/// # Errors
+/// `invalid-argument`: an unknown number.
+pub fn consistency(consistency: i32) -> Result<Consistency> {
+    match v1::Consistency::try_from(consistency) {
+        Ok(v1::Consistency::Atomic) => Ok(Consistency::Atomic),
+        Ok(v1::Consistency::Relaxed) => Ok(Consistency::Relaxed),
+        Err(_) => {
+            let message = format!("consistency number `{consistency}` is unknown, known are atomic and relaxed");
+            Err(Error::new(ErrorCode::InvalidArgument, message))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +132,10 @@ mod tests {
             assert_eq!(update_kind(v1::UpdateKind::from(kind).into()), Ok(kind));
         }
         assert_eq!(update_kind(17).unwrap_err().code, ErrorCode::InvalidArgument);
+        for known in [Consistency::Atomic, Consistency::Relaxed] {
+            assert_eq!(consistency(v1::Consistency::from(known).into()), Ok(known));
+        }
+        assert_eq!(consistency(17).unwrap_err().code, ErrorCode::InvalidArgument);
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! The rpcs that carry tensors, served without tonic's codec, which would copy them twice; see `wire::bulk`.
 
 use super::VariablesService;
+use crate::server::guard::Rpc;
 use crate::wire::bulk::{decode_request, encode_response, encode_single};
 use crate::wire::transport::MESSAGE_BYTES_MAX;
+use crate::wire::v1;
 use crate::wire::v1::variables_server::VariablesServer;
 use std::convert::Infallible;
 use std::task::{Context, Poll};
@@ -62,9 +64,10 @@ impl Service<Request<Body>> for BulkVariables {
             }),
             "/Pull" => answer(async move {
                 let mut messages = decode_request(request)?;
-                let request = messages.message().await?.ok_or_else(|| Status::internal("request has no message"))?;
-                let (admitted, snapshots) = service.pull_request(request).await?;
-                Ok(encode_response(service.send(admitted, snapshots)))
+                let request: Option<v1::PullRequest> = messages.message().await?;
+                let mut request = request.ok_or_else(|| Status::internal("request has no message"))?;
+                let admitted = service.guard.admit(Rpc::Pull, request.header.take())?;
+                Ok(encode_response(service.pull_stream(admitted, request).await?))
             }),
             _ => self.generated.call(request),
         }
