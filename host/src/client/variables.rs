@@ -3,6 +3,10 @@
 //! A value is copied from the caller's memory chunk by chunk, as the connection takes them, so that a call never holds a second
 //! copy of what it sends. What it receives goes into one piece of memory, that of a value that was given up where there is one.
 
+mod cache;
+
+pub use cache::{CachedVariables, ReadCache};
+
 use crate::client::channel::{Lane, Peers, Try};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
@@ -11,7 +15,7 @@ use crate::handles::{
     VariableRef, WriteOptions,
 };
 use crate::tensor::{Tensor, TensorType, TensorView, check_data};
-use crate::variables::{Spare, unserved};
+use crate::variables::{Consistency, Spare, partly_applied, refuse_base, unserved};
 use crate::wire::bulk::{self, Messages};
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::variables_client::VariablesClient;
@@ -250,13 +254,15 @@ impl TaskVariables for RemoteVariables {
         })
     }
 
-    fn pull(&self, variables: Vec<VariableRef>, _options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn pull(&self, variables: Vec<VariableRef>, options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
         Box::pin(async move {
             let mut all = Vec::with_capacity(variables.len());
             for batch in batches(variables, usize::MAX, |variable| (header_bytes(variable), 0)) {
                 let types: Vec<_> = batch.iter().map(|variable| &variable.ty).collect();
                 let request = v1::PullRequest {
                     variable: batch.iter().map(v1::VariableRef::from).collect(),
+                    min_version: options.min_version,
+                    consistency: v1::Consistency::from(options.consistency).into(),
                     ..Default::default()
                 };
                 let (request, types) = (&request, &types);
@@ -277,13 +283,18 @@ impl TaskVariables for RemoteVariables {
         options: WriteOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         Box::pin(async move {
-            let want_values = options.want_values;
+            let WriteOptions { want_values, consistency } = options;
+            let relaxed = consistency == Consistency::Relaxed;
             for change in &changes {
                 check_data(&change.variable.name, &change.variable.ty, change.value.data.len())?;
+                if relaxed {
+                    refuse_base(&change.variable.name, change.base)?;
+                }
             }
             // Changes with base versions are applied together or not at all, so they go together as long as they fit.
             let together = changes.iter().any(|change| change.base.is_some());
-            let bytes_max = if together { usize::MAX } else { WRITE_BYTES_MAX };
+            // A relaxed write takes no staging memory.
+            let bytes_max = if together || relaxed { usize::MAX } else { WRITE_BYTES_MAX };
             let mut all = Vec::with_capacity(changes.len());
             let size = |change: &Change<'_, VariableRef>| (header_bytes(&change.variable), change.value.data.len());
             for batch in batches(changes, bytes_max, size) {
@@ -292,8 +303,12 @@ impl TaskVariables for RemoteVariables {
                     kind: v1::UpdateKind::from(change.kind).into(),
                     base_version: change.base,
                 };
-                let header =
-                    v1::PushHeader { item: batch.iter().map(item).collect(), want_values, ..Default::default() };
+                let header = v1::PushHeader {
+                    item: batch.iter().map(item).collect(),
+                    want_values,
+                    consistency: v1::Consistency::from(consistency).into(),
+                    ..Default::default()
+                };
                 let data: Vec<_> = batch.iter().map(|change| change.value.data).collect();
                 let types: Vec<_> = batch.iter().map(|change| &change.variable.ty).collect();
                 let types = &types;
@@ -301,7 +316,8 @@ impl TaskVariables for RemoteVariables {
                     let mut stream = bulk::call(channel, PUSH, stream).await?;
                     values(&mut stream, types, want_values, &self.spare).await
                 };
-                all.extend(self.write(&header, &data, answer).await?);
+                let written = self.write(&header, &data, answer).await;
+                all.extend(written.map_err(|error| if relaxed { partly_applied(error) } else { error })?);
             }
             Ok(all)
         })

@@ -5,8 +5,8 @@ use crate::handles::{BoxFuture, Change, Gradient, RowChange, TaskVariables, Valu
 use crate::ids::Attempt;
 use crate::tensor::{Tensor, TensorView};
 use crate::variables::{
-    ApplyOptions, Container, InitializeMode, Payload, ReadOptions, Snapshot, Spare, Store, Update, VariableRef,
-    WriteOptions, unserved,
+    ApplyOptions, Consistency, Container, InitializeMode, Payload, ReadOptions, RelaxedValue, Snapshot, Spare, Store,
+    Update, VariableRef, WriteOptions, unserved,
 };
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -43,6 +43,11 @@ impl LocalVariables {
         let data = snapshot.blocks.contiguous_in(&self.spare);
         Value { tensor: Tensor { ty: snapshot.ty, data }, version: snapshot.version }
     }
+
+    fn relaxed(&self, value: &RelaxedValue) -> Value {
+        let data = value.contiguous_in(&self.spare);
+        Value { tensor: Tensor { ty: value.ty().clone(), data }, version: value.version() }
+    }
 }
 
 impl TaskVariables for LocalVariables {
@@ -68,9 +73,28 @@ impl TaskVariables for LocalVariables {
         })
     }
 
-    fn pull(&self, variables: Vec<VariableRef>, _options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn pull(&self, variables: Vec<VariableRef>, options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
+        // What is here is always the present value, young enough for any maximum age.
+        let ReadOptions { min_version, max_age: _, consistency } = options;
         Box::pin(async move {
-            Ok(self.open()?.pull(&variables)?.into_iter().map(|snapshot| self.value(snapshot)).collect())
+            let container = self.open()?;
+            loop {
+                if let Some(version) = min_version {
+                    container.wait_versions(&variables, version).await?;
+                }
+                let values: Vec<_> = match consistency {
+                    Consistency::Atomic => {
+                        container.pull(&variables)?.into_iter().map(|snapshot| self.value(snapshot)).collect()
+                    }
+                    Consistency::Relaxed => {
+                        container.relaxed_read(&variables)?.iter().map(|value| self.relaxed(value)).collect()
+                    }
+                };
+                // One that was deleted and set anew in between begins at version 1.
+                if values.iter().all(|value| Some(value.version) >= min_version) {
+                    return Ok(values);
+                }
+            }
         })
     }
 
@@ -87,12 +111,13 @@ impl TaskVariables for LocalVariables {
                 base,
             };
             let updates = changes.into_iter().map(update).collect();
-            Ok(self
-                .open()?
-                .push(updates, options.want_values)?
-                .into_iter()
-                .map(|snapshot| self.value(snapshot))
-                .collect())
+            let WriteOptions { want_values, consistency } = options;
+            let container = self.open()?;
+            let snapshots = match consistency {
+                Consistency::Atomic => container.push(updates, want_values)?,
+                Consistency::Relaxed => container.push_relaxed(updates, want_values)?,
+            };
+            Ok(snapshots.into_iter().map(|snapshot| self.value(snapshot)).collect())
         })
     }
 

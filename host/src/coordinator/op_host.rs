@@ -9,7 +9,7 @@ use super::ops::NoOps;
 use super::placement::{PlacedVariables, PlacementOptions};
 use crate::client::channel::{Connections, Peers, PeersOptions};
 use crate::client::ops::Fetcher;
-use crate::client::variables::RemoteVariables;
+use crate::client::variables::{CachedVariables, ReadCache, RemoteVariables};
 use crate::cluster::{Task, TaskType};
 use crate::context::WorkerContext;
 use crate::error::{Error, ErrorCode, Result};
@@ -399,6 +399,7 @@ impl Running {
         });
         let local = LocalVariables::new(store.clone(), container.clone(), *attempt, control.clone());
         let (remote, reads) = (peers.clone(), spare.clone());
+        let cache = ReadCache::new(self.options.guest.limits.tensor_bytes_max, control.clone());
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
             // What an evaluator may not write itself, its ops may not write for it.
@@ -406,7 +407,8 @@ impl Running {
             process_task: Some(*task),
             local: Arc::new(local.with_spare(spare.clone())),
             remote: Box::new(move |task| {
-                Arc::new(RemoteVariables::new(remote.clone(), task).with_spare(reads.clone()))
+                let variables = RemoteVariables::new(remote.clone(), task).with_spare(reads.clone());
+                Arc::new(CachedVariables::new(variables, task, cache.clone()))
             }),
             chief_ended: watch::channel(None).1,
             runtime: control.clone(),

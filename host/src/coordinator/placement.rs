@@ -3,12 +3,12 @@
 use crate::cluster::{ClusterSpec, Task, TaskType, list_tasks};
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{
-    ApplyOptions, BoxFuture, Change, Gradient, GradientOptions, InitializeMode, Placement, ReadOptions, RowChange,
-    TaskVariables, Value, Variable, VariableRef, Variables, WriteOptions,
+    ApplyOptions, BoxFuture, Change, Consistency, Gradient, GradientOptions, InitializeMode, Placement, ReadOptions,
+    RowChange, TaskVariables, Value, Variable, VariableRef, Variables, WriteOptions,
 };
 use crate::sync::lock;
 use crate::tensor::{DType, TensorView, check_data};
-use crate::variables::{check_rows as rows_in_range, check_variable, clip_scale, name_some, no_floats};
+use crate::variables::{check_rows as rows_in_range, check_variable, clip_scale, name_some, no_floats, refuse_base};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 use std::task::Poll;
@@ -407,6 +407,9 @@ impl Variables for PlacedVariables {
         Box::pin(async move {
             for change in &changes {
                 check_value(&change.variable, &change.value)?;
+                if options.consistency == Consistency::Relaxed {
+                    refuse_base(&change.variable.name, change.base)?;
+                }
             }
             let groups = self.group(changes, |change| self.place_write(&change.variable))?;
             let tasks = self.tasks(&groups);

@@ -96,7 +96,8 @@ pub struct GradientOptions {
 /// anywhere but on its own task `failed-precondition`: it is chief of its own run, and would reset what others train.
 ///
 /// # Cancel safety
-/// A dropped read has no effect. A dropped write is applied as a whole or not at all, for each variable.
+/// A dropped read has no effect. A dropped write is applied as a whole or not at all, for each variable; a relaxed one maybe in
+/// part, which its task tells when the session ends.
 pub trait Variables: Send + Sync {
     /// Checks a declaration: name, size, and a placement that the cluster has. Reaches no other task.
     fn declare(&self, variable: &Variable) -> Result<()>;
@@ -118,10 +119,14 @@ pub trait Variables: Send + Sync {
     /// ended, besides those of all calls.
     fn wait_initialized(&self, variables: Vec<Variable>, timeout: Option<Duration>) -> BoxFuture<'_, Result<()>>;
 
-    /// Reads values, in the order asked for.
+    /// Reads values, in the order asked for; waits for the version that the options ask for as long as the run lasts.
     fn read(&self, variables: Vec<Variable>, options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>>;
 
-    /// Applies changes, each atomic for its variable; answers in the same order.
+    /// Applies changes, each atomic for its variable unless the options are relaxed; answers in the same order.
+    ///
+    /// # Errors
+    /// `aborted` with both versions: a base version isn't the present one; `invalid-argument`: a relaxed change has one; and those
+    /// of all calls. Those of a relaxed update say where a part may have been applied.
     fn update<'a>(
         &'a self,
         changes: Vec<Change<'a, Variable>>,

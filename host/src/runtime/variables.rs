@@ -6,14 +6,14 @@ mod in_place;
 
 use super::bindings::wit::variables as wit;
 use super::bindings::{types, wit::pending::Value};
-use super::calls::CallKind;
+use super::calls::{CallKind, HostError};
 use super::lift::{Answer, shadowed};
 use super::pending::Pending;
 use super::state::State;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{self, Change, Consistency, InitializeMode, ReadOptions, UpdateKind, WriteOptions};
 use crate::tensor::{TensorType, TensorView};
-use crate::variables::unserved;
+use crate::variables::partly_applied;
 pub(super) use in_place::add_in_place;
 use std::time::Duration;
 use wasmtime::component::Resource;
@@ -69,16 +69,14 @@ fn invalid(message: String) -> Error {
     Error::new(ErrorCode::InvalidArgument, message)
 }
 
-/// Refuses options that this host doesn't serve: a stale answer would be worse than none.
-fn read_options(options: wit::ReadOptions) -> Result<ReadOptions> {
-    if options.min_version.is_some() {
-        return Err(unserved("read with min-version", "read again until the version is reached"));
+impl From<wit::ReadOptions> for ReadOptions {
+    fn from(options: wit::ReadOptions) -> Self {
+        ReadOptions {
+            min_version: options.min_version,
+            max_age: options.max_age.map(Duration::from_millis),
+            consistency: options.consistency.into(),
+        }
     }
-    Ok(ReadOptions {
-        min_version: options.min_version,
-        max_age: options.max_age.map(Duration::from_millis),
-        consistency: options.consistency.into(),
-    })
 }
 
 /// Names a call for whoever looks at it: `` variables.read of `w`, `b` and 4 more ``.
@@ -276,7 +274,13 @@ fn update<'a>(
     let (calls, store) = (state.calls.clone(), state.handles.variables.clone());
     let label = label("update", changes.iter().map(|change| &change.variable));
     Ok(async move {
-        let values = calls.wait(CallKind::Other, label, store.update(changes, options)).await?;
+        calls.check()?;
+        let values = calls.wait(CallKind::Other, label, store.update(changes, options)).await;
+        let values = values.map_err(|error| match (options.consistency, error) {
+            // Also where the run was interrupted meanwhile.
+            (Consistency::Relaxed, HostError::Wit(error)) => HostError::Wit(partly_applied(error)),
+            (_, error) => error,
+        })?;
         Ok(values.into_iter().map(Value::from).collect())
     })
 }

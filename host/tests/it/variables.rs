@@ -18,7 +18,9 @@ use std::time::Duration;
 
 mod broken;
 mod calls;
+mod relaxed;
 mod rules;
+mod versions;
 
 const EVALUATOR: Task = Task::new(TaskType::Evaluator, 0);
 

@@ -433,3 +433,38 @@ async fn gradients_and_rows_are_checked_before_any_is_sent() {
     assert_eq!(scatter(vec![0, 1], row(), 8).await.code, ErrorCode::InvalidArgument);
     assert_eq!(scatter(vec![0], row(), 7).await.code, ErrorCode::InvalidArgument);
 }
+
+/// Aim: a read of many tasks waits for all of them at once, and a mistake in one change sends none.
+#[tokio::test(start_paused = true)]
+async fn a_wait_is_for_every_task_and_a_relaxed_base_reaches_none() {
+    let world = Arc::new(world(cluster(2, 1), Some(WORKER0), Some(WORKER0)));
+    let places = [("a", Placement::On(PS0)), ("b", Placement::On(PS1)), ("c", Placement::On(WORKER0))];
+    for (name, placement) in places {
+        world.initialize(name, placement).await.unwrap();
+    }
+    let all: Vec<_> = places.iter().map(|&(name, placement)| variable(name, placement)).collect();
+    let waiting = tokio::spawn({
+        let (world, all) = (world.clone(), all.clone());
+        let options = ReadOptions { min_version: Some(2), ..ReadOptions::default() };
+        async move { world.variables.read(all, options).await }
+    });
+    for (name, placement) in places {
+        tokio::time::sleep(Duration::from_secs(3600)).await;
+        assert!(!waiting.is_finished(), "`{name}` has version 1");
+        world.add(name, placement).await.unwrap();
+    }
+    let values = waiting.await.unwrap().unwrap();
+    assert_eq!(values.iter().map(|value| value.version).collect::<Vec<_>>(), [2, 2, 2]);
+
+    let data = 1_f32.to_le_bytes();
+    let changes = all.into_iter().zip([None, None, Some(2)]).map(|(variable, base)| {
+        let value = TensorView { ty: variable.ty.clone(), data: &data };
+        Change { variable, kind: UpdateKind::Add, value, base }
+    });
+    let relaxed = WriteOptions { consistency: Consistency::Relaxed, ..WriteOptions::WITH_VALUES };
+    let error = world.variables.update(changes.clone().collect(), relaxed).await.unwrap_err();
+    assert_eq!((error.code, &*error.names[0]), (ErrorCode::InvalidArgument, "c"), "{error}");
+    let plain = changes.map(|change| Change { base: None, ..change }).collect();
+    let values = world.variables.update(plain, relaxed).await.unwrap();
+    assert_eq!(values.iter().map(|value| value.version).collect::<Vec<_>>(), [3, 3, 3], "the first is theirs");
+}

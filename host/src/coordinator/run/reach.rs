@@ -4,7 +4,7 @@ use super::guest::{self, Dump, Ended, Overseer};
 use super::{Process, RUNS_TOLD_MAX, RunOutcome};
 use crate::client::channel::{Connections, Peers, PeersOptions};
 use crate::client::ops::Component;
-use crate::client::variables::RemoteVariables;
+use crate::client::variables::{CachedVariables, ReadCache, RemoteVariables};
 use crate::cluster::Task;
 use crate::context::WorkerContext;
 use crate::coordinator::local::LocalVariables;
@@ -98,6 +98,7 @@ impl Process {
             Err(error) => return failed(Exit::Files, format!("{:#}", anyhow::Error::from(error))),
         };
         let (spare, ops) = (self.spare.clone(), self.ops(module, peers.clone()));
+        let cache = ReadCache::new(resolved.limits.tensor_bytes_max, Handle::current());
         let variables = PlacedVariables::new(PlacementOptions {
             cluster: context.cluster.clone(),
             run_task: context.task,
@@ -105,7 +106,8 @@ impl Process {
             local,
             remote: Box::new(move |task| {
                 let peers = peers.clone().expect("without a cluster every variable is local");
-                Arc::new(RemoteVariables::new(peers, task).with_spare(spare.clone()))
+                let variables = RemoteVariables::new(peers, task).with_spare(spare.clone());
+                Arc::new(CachedVariables::new(variables, task, cache.clone()))
             }),
             chief_ended: overseer.chief_ended(),
             runtime: Handle::current(),

@@ -16,12 +16,18 @@ use std::time::Duration;
 #[derive(Debug, Default)]
 pub(crate) struct FakeVariables {
     values: Mutex<BTreeMap<String, Value>>,
+    options: Mutex<(Option<ReadOptions>, Option<WriteOptions>)>,
 }
 
 impl FakeVariables {
     /// The value of a variable.
     pub(crate) fn value(&self, name: &str) -> Option<Value> {
         self.values.lock().unwrap().get(name).cloned()
+    }
+
+    /// The options of the last read and update.
+    pub(crate) fn options(&self) -> (Option<ReadOptions>, Option<WriteOptions>) {
+        *self.options.lock().unwrap()
     }
 }
 
@@ -65,8 +71,9 @@ impl Variables for FakeVariables {
         })
     }
 
-    fn read(&self, variables: Vec<Variable>, _options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
+    fn read(&self, variables: Vec<Variable>, options: ReadOptions) -> BoxFuture<'_, Result<Vec<Value>>> {
         Box::pin(async move {
+            self.options.lock().unwrap().0 = Some(options);
             // A read that is not ready at once, as one over a network.
             tokio::task::yield_now().await;
             variables
@@ -82,6 +89,7 @@ impl Variables for FakeVariables {
         options: WriteOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         Box::pin(async move {
+            self.options.lock().unwrap().1 = Some(options);
             tokio::task::yield_now().await;
             let mut stored = self.values.lock().unwrap();
             changes

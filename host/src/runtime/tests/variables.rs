@@ -1,6 +1,7 @@
 //! Variables and pendings, through the WIT and in guest memory.
 
 use super::*;
+use crate::handles::{Consistency, ReadOptions, WriteOptions};
 use crate::runtime::test_support::variables_guest;
 use crate::tensor::{DType, TensorType};
 
@@ -100,12 +101,27 @@ async fn what_is_not_served_says_so() {
     let gather = r#"(call $gather (call $declared (i32.const 0)) (i32.const 1024) (i32.const 0) (i32.const 192))
         (global.set $failed (i32.const 196)) (i32.const 0)"#;
     assert!(message(U8, gather).await.starts_with("gather is not served"));
-    let min_version = format!(
+}
+
+#[tokio::test]
+async fn options_of_reads_and_updates_reach_the_variables() {
+    let main = format!(
         r#"{INITIALIZE}
-        (call $read (i32.const 1056) (i32.const 1) (i32.const 1) (i64.const 9) (i32.const 0) (i64.const 0) (i32.const 0)
+        (call $update (i32.const 1104) (i32.const 1) (i32.const 1) (i32.const 1) (i32.const 192)) (call $check (i32.const 192))
+        (call $read (i32.const 1056) (i32.const 1) (i32.const 1) (i64.const 9) (i32.const 1) (i64.const 250) (i32.const 1)
           (i32.const 256)) (call $check (i32.const 256)) (i32.const 0)"#
     );
-    assert!(message(U8, &min_version).await.starts_with("read with min-version is not served"));
+    let fakes = Fakes::new();
+    let module = load(variables_guest(U8, &format!("(func $main (result i32) {main})"))).await;
+    let report = module.run(GuestOptions::default(), fakes.handles(), RunWatch::new()).await;
+    assert_eq!(report.end, RunEnd::Done);
+    let read = ReadOptions {
+        min_version: Some(9),
+        max_age: Some(std::time::Duration::from_millis(250)),
+        consistency: Consistency::Relaxed,
+    };
+    let write = WriteOptions { want_values: true, consistency: Consistency::Relaxed };
+    assert_eq!(fakes.variables.options(), (Some(read), Some(write)));
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 mod gradients;
 mod rows;
 
-use super::{VARIABLES_PER_CALL_MAX, Variable, check_type, initialize, label, read_options, update, value_bytes, wit};
+use super::{VARIABLES_PER_CALL_MAX, Variable, check_type, initialize, label, update, value_bytes, wit};
 use crate::handles::{self, Change, Placement, ReadOptions, UpdateKind, WriteOptions};
 use crate::runtime::bindings::types;
 use crate::runtime::bindings::wit::pending::Value;
@@ -202,10 +202,9 @@ struct Readable {
 /// The variables of a read and the bytes of their values, which are bounded as arguments are.
 fn readable(cx: &mut Cx<'_>, list: &Variables, options: wit::ReadOptions) -> Answer<Readable> {
     cx.data().calls.check()?;
-    let options = read_options(options)?;
     let variables = variables(cx, list)?;
     let bytes = cx.data().check_answer(&variables)?;
-    Ok(Readable { variables, options, bytes })
+    Ok(Readable { variables, options: options.into(), bytes })
 }
 
 /// The changes with their tensors where they are.

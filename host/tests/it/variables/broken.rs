@@ -8,45 +8,75 @@ use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use std::collections::VecDeque;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
 
 /// Forwards connections to a server, and cuts them after so many bytes from the client: one number for each connection that
 /// carries a stream; once they are used up, `rest` holds.
-struct Relay {
-    addr: SocketAddr,
+pub(super) struct Relay {
+    pub(super) addr: SocketAddr,
     cuts: Arc<Mutex<(VecDeque<usize>, Option<usize>)>>,
+    /// How many connections there are.
+    pub(super) open: Arc<AtomicUsize>,
+    all: Arc<Notify>,
 }
 
 impl Relay {
-    async fn start(to: SocketAddr) -> Relay {
+    pub(super) async fn start(to: SocketAddr) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
-        let relay = Relay { addr: listener.local_addr().expect("it is bound"), cuts: Arc::default() };
-        let cuts = relay.cuts.clone();
+        let addr = listener.local_addr().expect("it is bound");
+        let relay = Relay { addr, cuts: Arc::default(), open: Arc::default(), all: Arc::default() };
+        let (cuts, open, all) = (relay.cuts.clone(), relay.open.clone(), relay.all.clone());
         tokio::spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 let Ok(server) = TcpStream::connect(to).await else { continue };
-                tokio::spawn(relay_one(client, server, cuts.clone()));
+                let (cuts, open, all) = (cuts.clone(), open.clone(), all.clone());
+                tokio::spawn(async move {
+                    open.fetch_add(1, Ordering::SeqCst);
+                    let cut = all.notified();
+                    tokio::select! {
+                        () = relay_one(client, server, cuts) => {}
+                        () = cut => {}
+                    }
+                    open.fetch_sub(1, Ordering::SeqCst);
+                });
             }
         });
         relay
     }
 
     /// Cuts the connections that carry more than `LARGE` bytes, in turn.
-    fn cut(&self, cuts: impl IntoIterator<Item = usize>, rest: Option<usize>) {
+    pub(super) fn cut(&self, cuts: impl IntoIterator<Item = usize>, rest: Option<usize>) {
         *self.cuts.lock().expect("no panic under the lock") = (cuts.into_iter().collect(), rest);
+    }
+
+    /// Cuts every connection that there is now.
+    pub(super) fn cut_all(&self) {
+        self.all.notify_waiters();
+    }
+}
+
+/// Aborts a task with what runs it.
+struct Aborted(JoinHandle<()>);
+
+impl Drop for Aborted {
+    fn drop(&mut self) {
+        self.0.abort();
     }
 }
 
 /// Sessions and headers stay below this; only values come above it.
-const LARGE: usize = 64 << 10;
+pub(super) const LARGE: usize = 64 << 10;
 
 async fn relay_one(client: TcpStream, server: TcpStream, cuts: Arc<Mutex<(VecDeque<usize>, Option<usize>)>>) {
     let (mut from_client, mut to_client) = client.into_split();
     let (mut from_server, mut to_server) = server.into_split();
-    let back = tokio::spawn(async move {
+    let _back = Aborted(tokio::spawn(async move {
         let _ = tokio::io::copy(&mut from_server, &mut to_client).await;
-    });
+    }));
     let mut buffer = vec![0; 16 << 10];
     let (mut sent, mut cut) = (0, None::<Option<usize>>);
     while let Ok(read) = from_client.read(&mut buffer).await {
@@ -63,7 +93,6 @@ async fn relay_one(client: TcpStream, server: TcpStream, cuts: Arc<Mutex<(VecDeq
         }
         sent = next;
     }
-    back.abort();
 }
 
 #[tokio::test(flavor = "multi_thread")]
