@@ -149,7 +149,8 @@ impl<S: VariableSet> PendingRead<S> {
     }
 }
 
-/// An update that is under way. Dropping it gives the answer up; each of its changes is then made whole or not at all.
+/// An update that is under way. Dropping it gives the answer up; each of its changes is then made whole or not at all, a relaxed one
+/// maybe in part.
 #[must_use = "whether it succeeded comes from `get`"]
 pub struct PendingUpdate {
     imp: imp::Pending,

@@ -1,6 +1,6 @@
 //! Updates of variables, and what they may be given as values.
 
-use crate::raw::{InitializeMode, RawChange, RawValue, UpdateKind};
+use crate::raw::{InitializeMode, RawChange, RawValue, UpdateKind, Write};
 use crate::variable::Core;
 use crate::{Element, Error, Result, Tensor, Value, Variable, imp};
 use std::borrow::Cow;
@@ -103,7 +103,25 @@ impl<'a> Change<'a> {
         Change::new(variable, UpdateKind::Max, value)
     }
 
-    /// Makes the change only if the variable still has this version; else the update fails with `aborted`.
+    /// Makes the change only if the variable still has this version; else the update fails with `aborted`, whose message has both
+    /// versions, and nothing of the call on that variable's task is changed. Read the variable again, and try again from there.
+    ///
+    /// ```
+    /// # use dchost_guest::{Change, ErrorCode, MockCluster, Result, WorkerContext};
+    /// # MockCluster::local().run(|ctx| -> Result<()> {
+    /// let w = ctx.variable::<f32>("w").declare()?;
+    /// w.initialize(1.0)?;
+    /// loop {
+    ///     let old = w.read()?;
+    ///     let new = old.scalar() * 2.0;
+    ///     match ctx.update([Change::assign(&w, new).if_version(old.version())]) {
+    ///         Err(error) if error.code == ErrorCode::Aborted => continue,
+    ///         other => break drop(other?),
+    ///     }
+    /// }
+    /// assert_eq!(w.read()?.scalar(), 2.0);
+    /// # Ok(()) }).unwrap();
+    /// ```
     pub fn if_version(mut self, version: u64) -> Self {
         self.base = Some(version);
         self
@@ -132,13 +150,13 @@ impl imp::Context {
         self.initialize(&values, mode)
     }
 
-    pub(crate) fn update_changes(&self, changes: Vec<Change<'_>>, want_values: bool) -> Result<Vec<RawValue>> {
+    pub(crate) fn update_changes(&self, changes: Vec<Change<'_>>, write: Write) -> Result<Vec<RawValue>> {
         let raw = changes.iter().map(Change::raw).collect::<Result<Vec<_>>>()?;
-        self.update(&raw, want_values)
+        self.update(&raw, write)
     }
 
-    pub(crate) fn start_update_changes(&self, changes: Vec<Change<'_>>, want_values: bool) -> Result<imp::Pending> {
+    pub(crate) fn start_update_changes(&self, changes: Vec<Change<'_>>, write: Write) -> Result<imp::Pending> {
         let raw = changes.iter().map(Change::raw).collect::<Result<Vec<_>>>()?;
-        self.start_update(&raw, want_values)
+        self.start_update(&raw, write)
     }
 }

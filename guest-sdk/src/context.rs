@@ -3,9 +3,9 @@
 use crate::batch::{self, PendingRead, PendingUpdate, VariableSet};
 use crate::change::Change;
 use crate::op::OpBuilder;
-use crate::raw::InitializeMode;
+use crate::raw::{InitializeMode, Write};
 use crate::variable::VariableBuilder;
-use crate::{ClusterSpec, Element, Level, Result, Task, imp};
+use crate::{ClusterSpec, Element, Level, Read, Result, Task, imp};
 use std::time::Duration;
 
 /// A run's place in the cluster, and the way to its barrier, variables, summaries and log.
@@ -154,7 +154,15 @@ impl WorkerContext {
     /// # Errors
     /// Those of [all calls](crate::Variable#errors).
     pub fn read<S: VariableSet>(&self, variables: S) -> Result<S::Values> {
-        batch::collect::<S>(self.imp.read(&batch::handles(&variables))?)
+        self.read_with(variables, Read::new())
+    }
+
+    /// Reads many variables in one call, as `read` says: `ctx.read_with([&x, &y], Read::new().relaxed())?`.
+    ///
+    /// # Errors
+    /// Those of [all calls](crate::Variable#errors).
+    pub fn read_with<S: VariableSet>(&self, variables: S, read: Read) -> Result<S::Values> {
+        batch::collect::<S>(self.imp.read(&batch::handles(&variables), read)?)
     }
 
     /// Makes many changes in one call, on all their tasks in parallel; returns the new versions in their order.
@@ -164,7 +172,35 @@ impl WorkerContext {
     /// # Errors
     /// Those of [all calls](crate::Variable#errors); `aborted` where a base version is stale.
     pub fn update<'a>(&self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<Vec<u64>> {
-        let values = self.imp.update_changes(changes.into_iter().collect(), false)?;
+        let values = self.imp.update_changes(changes.into_iter().collect(), Write::default())?;
+        Ok(values.into_iter().map(|value| value.version).collect())
+    }
+
+    /// As [`update`](WorkerContext::update), but others may see a part of a change while it is made, in whole blocks of 256 KiB.
+    ///
+    /// The tasks apply a large change as it arrives, instead of keeping all of it first: it takes no memory there, holds up nobody
+    /// and is done sooner. It suits additions to large variables that are read all the time, as asynchronous training has them; a
+    /// value that has to be whole wants `update`, and so does a change with a base version.
+    ///
+    /// Each block is applied once, also where a connection breaks. A change of which only a part was sent before this run ended, or
+    /// its call was given up, stays made in part: the variable's version rises, and `dchost status` counts a partial write.
+    ///
+    /// ```
+    /// # use dchost_guest::{Change, MockCluster, Read, Result, WorkerContext};
+    /// # MockCluster::local().run(|ctx| -> Result<()> {
+    /// let w = ctx.variable::<f32>("w").shape([1000, 1000]).declare()?;
+    /// w.initialize(1.0)?;
+    /// let gradient = vec![0.5_f32; w.len()];
+    /// ctx.update_relaxed([Change::sub(&w, &gradient)])?;
+    /// assert_eq!(w.read_with(Read::new().relaxed())?[7], 0.5);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    ///
+    /// # Errors
+    /// Those of [all calls](crate::Variable#errors), of which `peer-failed`, `cancelled` and `aborted` say that a part may have been
+    /// applied; `invalid-argument` where a change has a base version.
+    pub fn update_relaxed<'a>(&self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<Vec<u64>> {
+        let values = self.imp.update_changes(changes.into_iter().collect(), Write::RELAXED)?;
         Ok(values.into_iter().map(|value| value.version).collect())
     }
 
@@ -173,7 +209,15 @@ impl WorkerContext {
     /// # Errors
     /// Those of [all calls](crate::Variable#errors), as far as they show at once; the others come from `get`.
     pub fn start_read<S: VariableSet>(&self, variables: S) -> Result<PendingRead<S>> {
-        Ok(PendingRead::new(self.imp.start_read(&batch::handles(&variables))?))
+        self.start_read_with(variables, Read::new())
+    }
+
+    /// Begins a read as `read` says, so that the guest can compute until a version is there for instance.
+    ///
+    /// # Errors
+    /// As [`start_read`](WorkerContext::start_read).
+    pub fn start_read_with<S: VariableSet>(&self, variables: S, read: Read) -> Result<PendingRead<S>> {
+        Ok(PendingRead::new(self.imp.start_read(&batch::handles(&variables), read)?))
     }
 
     /// Begins an update, so that the guest can compute meanwhile. The values are taken before this returns.
@@ -181,7 +225,15 @@ impl WorkerContext {
     /// # Errors
     /// Those of [all calls](crate::Variable#errors), as far as they show at once; the others come from `get`.
     pub fn start_update<'a>(&self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<PendingUpdate> {
-        Ok(PendingUpdate::new(self.imp.start_update_changes(changes.into_iter().collect(), false)?))
+        Ok(PendingUpdate::new(self.imp.start_update_changes(changes.into_iter().collect(), Write::default())?))
+    }
+
+    /// Begins a [relaxed update](WorkerContext::update_relaxed). The values are taken before this returns.
+    ///
+    /// # Errors
+    /// As [`start_update`](WorkerContext::start_update).
+    pub fn start_update_relaxed<'a>(&self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<PendingUpdate> {
+        Ok(PendingUpdate::new(self.imp.start_update_changes(changes.into_iter().collect(), Write::RELAXED)?))
     }
 
     /// Begins to call the op `name` of this component, by its name alone: `ctx.op("loss").input(&x).start(worker(1))?`.

@@ -9,6 +9,7 @@ mod error;
 mod log;
 mod op;
 mod raw;
+mod read;
 mod task;
 mod tensor;
 mod value;
@@ -34,6 +35,7 @@ pub use log::Level;
 #[cfg(not(target_arch = "wasm32"))]
 pub use mock::{Failure, LogLine, MockBuilder, MockCluster, Run, Scalar, TaskRun};
 pub use op::{Call, Input, Op, OpArg, OpBuilder, OpOutcome, OpParam, OpSet, OpValue, RemoteValue, Wait, wait_any};
+pub use read::Read;
 pub use task::{ClusterSpec, Task, chief, evaluator, ps, worker};
 pub use tensor::Tensor;
 pub use value::Value;

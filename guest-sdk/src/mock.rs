@@ -3,19 +3,23 @@
 mod barrier;
 mod cluster;
 mod ops;
+mod reads;
 mod state;
 mod store;
 
 pub use cluster::{MockBuilder, MockCluster};
 pub(crate) use ops::{Call, Remote, Waiting, wait_any};
+pub(crate) use reads::Pending;
 pub use run::{Failure, Run, TaskRun};
 pub use state::{LogLine, Scalar};
 
+#[cfg(test)]
+mod read_tests;
 mod run;
 #[cfg(test)]
 mod tests;
 
-use crate::raw::{InitializeMode, Placement, RawChange, RawValue};
+use crate::raw::{InitializeMode, Placement, RawChange, RawValue, Write};
 use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task};
 use state::{Shared, Who};
 use std::sync::Arc;
@@ -37,19 +41,6 @@ pub(crate) struct Variable {
     key: Key,
     dtype: DType,
     shape: Vec<usize>,
-}
-
-/// An answer that the mock knows at once.
-pub(crate) struct Pending(Result<Vec<RawValue>>);
-
-impl Pending {
-    pub(crate) fn is_ready(&self) -> bool {
-        true
-    }
-
-    pub(crate) fn get(self) -> Result<Vec<RawValue>> {
-        self.0
-    }
 }
 
 impl Context {
@@ -159,6 +150,7 @@ impl Context {
         self.check_writable(values.iter().map(|(variable, _)| *variable))?;
         let mut state = self.shared.ready(self.who)?;
         state.store.initialize(values, mode)?;
+        state.reads.written(&self.reader(), values.iter().map(|(variable, _)| &variable.key));
         self.shared.changed.notify_all();
         Ok(())
     }
@@ -171,21 +163,24 @@ impl Context {
         self.shared.wait_initialized(self.who, variables, timeout)
     }
 
-    pub(crate) fn read(&self, variables: &[&Variable]) -> Result<Vec<RawValue>> {
-        self.shared.ready(self.who)?.store.read(variables)
-    }
-
-    pub(crate) fn update(&self, changes: &[RawChange<'_>], want_values: bool) -> Result<Vec<RawValue>> {
+    pub(crate) fn update(&self, changes: &[RawChange<'_>], write: Write) -> Result<Vec<RawValue>> {
         self.check_writable(changes.iter().map(|change| change.variable))?;
-        self.shared.ready(self.who)?.store.update(changes, want_values)
+        if let Some(change) = changes.iter().find(|change| write.relaxed && change.base.is_some()) {
+            let name = &change.variable.key.name;
+            return Err(Error::invalid(format!(
+                "the update of `{name}` is relaxed and has a base version, which needs the whole: make it atomic"
+            )));
+        }
+        let mut state = self.shared.ready(self.who)?;
+        let values = state.store.update(changes, write.want_values)?;
+        let keys = changes.iter().map(|change| &change.variable.key);
+        state.reads.written(&self.reader(), keys);
+        self.shared.changed.notify_all();
+        Ok(values)
     }
 
-    pub(crate) fn start_read(&self, variables: &[&Variable]) -> Result<Pending> {
-        Ok(Pending(self.read(variables)))
-    }
-
-    pub(crate) fn start_update(&self, changes: &[RawChange<'_>], want_values: bool) -> Result<Pending> {
-        Ok(Pending(self.update(changes, want_values)))
+    pub(crate) fn start_update(&self, changes: &[RawChange<'_>], write: Write) -> Result<Pending> {
+        Ok(Pending::ready(self.update(changes, write)))
     }
 
     pub(crate) fn scalar(&self, tag: &str, step: u64, value: f64) {

@@ -26,6 +26,21 @@ pub(crate) enum UpdateKind {
     Max,
 }
 
+/// How an update is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Write {
+    pub(crate) want_values: bool,
+    pub(crate) relaxed: bool,
+}
+
+impl Write {
+    /// Answers with the new values.
+    pub(crate) const WITH_VALUES: Write = Write { want_values: true, relaxed: false };
+
+    /// Seen block by block.
+    pub(crate) const RELAXED: Write = Write { want_values: false, relaxed: true };
+}
+
 /// One update of one variable.
 #[derive(Clone, Copy)]
 pub(crate) struct RawChange<'a> {

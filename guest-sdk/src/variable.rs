@@ -1,8 +1,8 @@
 //! Variables: named state that lives on tasks of the cluster.
 
 use crate::change::{Change, Operand};
-use crate::raw::{InitializeMode, Placement, RawValue};
-use crate::{Element, Error, Result, Task, Value, imp, tensor};
+use crate::raw::{InitializeMode, Placement, RawValue, Write};
+use crate::{Element, Error, Read, Result, Task, Value, imp, tensor};
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use std::time::Duration;
 ///
 /// Declaring reaches no other task. Every run that declares the same name at the same place shares one storage, which
 /// appears when one of them (usually the chief) initializes it. Each update is atomic for its variable, and a read sees
-/// whole updates.
+/// whole updates, unless one of them is [relaxed](crate::Read::relaxed).
 ///
 /// # Errors
 /// All calls that reach the storage: `uninitialized` before it was initialized; `invalid-argument` for a wrong number of
@@ -136,7 +136,15 @@ impl<T: Element> Variable<T> {
     /// # Errors
     /// Those of [all calls](Variable#errors).
     pub fn read(&self) -> Result<Value<T>> {
-        Value::from_raw(single(self.core.context.read(&[&self.core.imp])?)?)
+        self.read_with(Read::new())
+    }
+
+    /// Reads the value as `read` says: once it has a version, or as it was a while ago, or block by block.
+    ///
+    /// # Errors
+    /// Those of [all calls](Variable#errors).
+    pub fn read_with(&self, read: Read) -> Result<Value<T>> {
+        Value::from_raw(single(self.core.context.read(&[&self.core.imp], read)?)?)
     }
 
     /// Reads the value into a buffer of the variable's number of elements, and returns the version.
@@ -182,12 +190,12 @@ impl<T: Element> Variable<T> {
     /// # Errors
     /// Those of [all calls](Variable#errors).
     pub fn add_and_read<'a>(&'a self, value: impl Operand<'a, T>) -> Result<Value<T>> {
-        let mut values = self.core.context.update_changes(vec![Change::add(self, value)], true)?;
+        let mut values = self.core.context.update_changes(vec![Change::add(self, value)], Write::WITH_VALUES)?;
         Value::from_raw(single(std::mem::take(&mut values))?)
     }
 
     fn apply(&self, change: Change<'_>) -> Result<u64> {
-        Ok(single(self.core.context.update_changes(vec![change], false)?)?.version)
+        Ok(single(self.core.context.update_changes(vec![change], Write::default())?)?.version)
     }
 }
 

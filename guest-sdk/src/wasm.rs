@@ -3,8 +3,8 @@
 pub(crate) mod ops;
 pub(crate) use ops::{Call, Remote, Waiting, wait_any};
 
-use crate::raw::{InitializeMode, Placement, RawChange, RawValue, UpdateKind};
-use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task, Tensor};
+use crate::raw::{InitializeMode, Placement, RawChange, RawValue, UpdateKind, Write};
+use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Read, Result, Task, Tensor};
 use bindings::dchost::worker::{log, pending, summary, types, variables, worker_context};
 use std::cell::OnceCell;
 use std::time::Duration;
@@ -176,21 +176,21 @@ impl Context {
         Ok(variables::wait_initialized(&handles(variables), timeout.map(millis))?)
     }
 
-    pub(crate) fn read(&self, variables: &[&Variable]) -> Result<Vec<RawValue>> {
-        raw_values(variables::read(&handles(variables), READ_OPTIONS)?)
+    pub(crate) fn read(&self, variables: &[&Variable], read: Read) -> Result<Vec<RawValue>> {
+        raw_values(variables::read(&handles(variables), read_options(read))?)
     }
 
-    pub(crate) fn update(&self, changes: &[RawChange<'_>], want_values: bool) -> Result<Vec<RawValue>> {
-        raw_values(variables::update(&change_params(changes), want_values, variables::Consistency::Atomic)?)
+    pub(crate) fn update(&self, changes: &[RawChange<'_>], write: Write) -> Result<Vec<RawValue>> {
+        raw_values(variables::update(&change_params(changes), write.want_values, consistency(write.relaxed))?)
     }
 
-    pub(crate) fn start_read(&self, variables: &[&Variable]) -> Result<Pending> {
-        Ok(Pending::new(variables::start_read(&handles(variables), READ_OPTIONS)?))
+    pub(crate) fn start_read(&self, variables: &[&Variable], read: Read) -> Result<Pending> {
+        Ok(Pending::new(variables::start_read(&handles(variables), read_options(read))?))
     }
 
-    pub(crate) fn start_update(&self, changes: &[RawChange<'_>], want_values: bool) -> Result<Pending> {
+    pub(crate) fn start_update(&self, changes: &[RawChange<'_>], write: Write) -> Result<Pending> {
         let changes = change_params(changes);
-        Ok(Pending::new(variables::start_update(&changes, want_values, variables::Consistency::Atomic)?))
+        Ok(Pending::new(variables::start_update(&changes, write.want_values, consistency(write.relaxed))?))
     }
 
     pub(crate) fn scalar(&self, tag: &str, step: u64, value: f64) {
@@ -213,9 +213,15 @@ impl Context {
     }
 }
 
-/// Whole updates, however old the host's answer may be: it has no caches yet that could be stale.
-const READ_OPTIONS: variables::ReadOptions =
-    variables::ReadOptions { min_version: None, max_age: None, consistency: variables::Consistency::Atomic };
+fn read_options(read: Read) -> variables::ReadOptions {
+    // Rounded down: no older than what was asked for.
+    let max_age = read.max_age.map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX));
+    variables::ReadOptions { min_version: read.min_version, max_age, consistency: consistency(read.relaxed) }
+}
+
+fn consistency(relaxed: bool) -> variables::Consistency {
+    if relaxed { variables::Consistency::Relaxed } else { variables::Consistency::Atomic }
+}
 
 /// At least one millisecond for a timeout that isn't zero, so that a short wait doesn't become none.
 fn millis(timeout: Duration) -> u64 {

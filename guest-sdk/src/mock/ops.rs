@@ -77,6 +77,11 @@ struct Job {
 }
 
 impl Ops {
+    /// Whether any op is under way.
+    pub(super) fn any_runs(&self) -> bool {
+        self.calls.values().any(|call| call.result.is_none())
+    }
+
     /// Whether an op's own call is still wanted.
     pub(super) fn is_wanted(&self, call: u64) -> bool {
         self.calls.get(&call).is_some_and(|call| call.result.is_none())
@@ -331,15 +336,15 @@ impl Remote {
 pub(crate) fn wait_any(waiting: &[Waiting<'_>]) -> usize {
     let ready = |state: &State| {
         waiting.iter().position(|waiting| match waiting {
-            Waiting::Pending(pending) => pending.is_ready(),
+            Waiting::Pending(pending) => pending.ended(state),
             Waiting::Call(call) => call.ended(state),
         })
     };
     let shared = waiting.iter().find_map(|waiting| match waiting {
         Waiting::Call(call) => Some(&call.shared),
-        Waiting::Pending(_) => None,
+        Waiting::Pending(pending) => pending.shared(),
     });
-    // Without a call there are answers only that the mock knows at once.
+    // Else there are answers only that the mock knows at once.
     let Some(shared) = shared else { return 0 };
     let state = wait(shared, |state| ready(state).is_some());
     ready(&state).expect("it was waited for")

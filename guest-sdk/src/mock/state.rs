@@ -3,6 +3,7 @@
 use super::Variable;
 use super::barrier::Barriers;
 use super::ops::Ops;
+use super::reads::Reads;
 use super::store::Store;
 use crate::op::OpSet;
 use crate::raw::Placement;
@@ -138,6 +139,7 @@ pub(super) struct State {
     pub(super) cause: Option<Error>,
     pub(super) barriers: Barriers,
     pub(super) store: Store,
+    pub(super) reads: Reads,
     pub(super) ops: Ops,
     pub(super) log: Vec<LogLine>,
     pub(super) scalars: Vec<Scalar>,
@@ -206,6 +208,7 @@ impl Shared {
         let mut state = self.lock();
         state.lives = vec![Life::Running; self.setup.runs.len()];
         state.cause = None;
+        state.reads = Reads::default();
         state.barriers = Barriers::default();
     }
 

@@ -81,6 +81,11 @@ impl Store {
         Ok(names)
     }
 
+    /// The present version; none before it was initialized.
+    pub(super) fn version(&self, variable: &Variable) -> Option<u64> {
+        self.0.get(&variable.key).map(|stored| stored.version)
+    }
+
     pub(super) fn read(&self, variables: &[&Variable]) -> Result<Vec<RawValue>> {
         self.check_initialized(variables)?;
         variables.iter().map(|variable| Ok(self.0[&variable.key].value())).collect()

@@ -5,6 +5,7 @@
 mod cases;
 mod compile;
 mod components;
+mod consistency;
 mod damaged;
 mod ending;
 mod failures;
