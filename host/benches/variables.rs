@@ -155,7 +155,7 @@ async fn measure() {
     println!("{:>8} {:>5} {:>14} {:>14} {:>18}", "bytes", "", "dchost", "plain tonic", "dchost/plain speed");
     for (bytes, rounds) in [(4 << 10, 400), (1 << 20, 100), (16 << 20, 30), (64 << 20, 15)] {
         let ty = TensorType::new(DType::F32, [bytes as u64 / 4]);
-        let variable = VariableRef { name: format!("v{bytes}"), ty };
+        let variable = VariableRef::whole(format!("v{bytes}"), ty);
         let data = all.slice(..bytes);
         let initial = vec![(variable.clone(), TensorView { ty: variable.ty.clone(), data: &data })];
         variables.initialize(initial, InitializeMode::Overwrite).await.expect("the initialize works");

@@ -1,6 +1,7 @@
 //! The one error value that crosses from the domain to guests and to remote callers.
 
 use crate::cluster::{Task, list_tasks};
+use crate::variables::StoredShard;
 use std::fmt;
 
 /// What kind of failure it is: gRPC's codes, and what a cluster adds to them.
@@ -92,6 +93,8 @@ pub struct Error {
     pub tasks: Vec<Task>,
     /// Names of the variables, ops or limits concerned.
     pub names: Vec<String>,
+    /// Variables that the task holds in other parts than the call took them for. Empty for all other errors.
+    pub stored: Vec<StoredShard>,
 }
 
 /// The result of a call that a guest or a remote caller made.
@@ -100,7 +103,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 impl Error {
     /// Makes an error of its kind and message.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Error { code, message: message.into(), tasks: Vec::new(), names: Vec::new() }
+        Error { code, message: message.into(), tasks: Vec::new(), names: Vec::new(), stored: Vec::new() }
     }
 
     /// Adds the tasks that are to blame.
@@ -112,6 +115,12 @@ impl Error {
     /// Adds the names that are concerned.
     pub fn with_names<N: Into<String>>(mut self, names: impl IntoIterator<Item = N>) -> Self {
         self.names.extend(names.into_iter().map(Into::into));
+        self
+    }
+
+    /// Adds how a task holds a variable that the call took for another part.
+    pub fn with_stored(mut self, stored: StoredShard) -> Self {
+        self.stored.push(stored);
         self
     }
 

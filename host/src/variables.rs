@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | a value is blocks of at most 1 MiB; reads share them, writes copy only what is shared | [`Blocks`] |
 //! | an update is atomic for its variable, a read sees whole updates | [`Container`] |
+//! | what a task holds may be a part of a variable, with a type and a version of its own | [`Shard`] |
 //! | a new attempt begins with an empty container, an older one is refused | [`Store::open`] |
 //! | a write is applied once for each run and sequence | [`Ledger`] |
 //! | memory of values that were read is used again for the next ones | [`Spare`] |
@@ -26,6 +27,7 @@ mod ledger;
 mod optimizer;
 mod options;
 mod rows;
+mod shard;
 mod spare;
 mod staging;
 mod store;
@@ -40,6 +42,9 @@ pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
 pub use optimizer::{Adam, Optimizer};
 pub use options::{ApplyOptions, Consistency, ReadOptions, SyncStep, WriteOptions};
 pub use rows::check_rows;
+pub use shard::{
+    AUTO_SHARD_BYTES_MIN, SHARD_BYTES_MIN, SHARDS_MAX, Shard, StoredShard, shard_count, shard_map, shard_rows,
+};
 pub use spare::Spare;
 pub use staging::{STAGING, Staging};
 pub use store::{CONTAINERS_MAX, Store, StoreOptions, VariableStatus};
@@ -72,13 +77,34 @@ pub enum UpdateKind {
     Max,
 }
 
-/// A variable as the task that holds it knows it.
+/// A variable as the task that holds it knows it: a whole one, or a part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct VariableRef {
     /// Its name within the container.
     pub name: String,
-    /// Element type and extents.
+    /// Element type and extents of what the task holds.
+    ///
+    /// To all that happens to a value on its task, a part is a variable like any other, of this type.
     pub ty: TensorType,
+    /// Which part of the variable it is; none: all.
+    pub shard: Option<Shard>,
+}
+
+impl VariableRef {
+    /// Names a variable that lies on one task.
+    pub fn whole(name: impl Into<String>, ty: TensorType) -> Self {
+        VariableRef { name: name.into(), ty, shard: None }
+    }
+
+    /// Element type and extents of the whole variable.
+    pub fn whole_type(&self) -> TensorType {
+        whole_type(&self.ty, self.shard.as_ref())
+    }
+}
+
+/// The type of the variable that a value of type `ty` is a part of, if it is one.
+pub fn whole_type(ty: &TensorType, shard: Option<&Shard>) -> TensorType {
+    shard.map_or_else(|| ty.clone(), |shard| ty.with_rows(shard.whole_rows))
 }
 
 /// The error of a call that dchost doesn't serve yet, and what to do instead.

@@ -12,7 +12,7 @@ use dchost::handles::{
     RowChange, Summary, Value, Variable, Variables, WriteOptions,
 };
 use dchost::tensor::{Tensor, TensorView};
-use dchost::variables::Store;
+use dchost::variables::{Spare, Store};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 use std::time::Duration;
@@ -174,6 +174,7 @@ pub(crate) fn handles(job: Arc<dyn Job>, lines: Arc<Lines>) -> Handles {
         remote: Box::new(|task| unreachable!("a local run reaches no {task}")),
         chief_ended: watch::Sender::new(None).subscribe(),
         runtime: Handle::current(),
+        spare: Spare::default(),
     });
     Handles {
         context: Arc::new(WorkerContext {

@@ -412,6 +412,7 @@ impl Running {
             }),
             chief_ended: watch::channel(None).1,
             runtime: control.clone(),
+            spare: spare.clone(),
         });
         let (interrupt, interrupted) = watch::channel(None);
         let handles = Handles {

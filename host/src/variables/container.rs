@@ -1,6 +1,7 @@
 //! One namespace of variables.
 
 mod cell;
+mod fit;
 mod relaxed;
 mod together;
 mod versions;
@@ -14,6 +15,7 @@ use crate::error::{Error, ErrorCode, Result};
 use crate::ids::check_name;
 use crate::tensor::{TensorType, check_data};
 use cell::Cell;
+use fit::Checks;
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use tokio::sync::watch;
@@ -164,7 +166,7 @@ impl Container {
                     continue;
                 }
                 let charge = charges.next().expect("one charge was taken for each variable that is new");
-                state.cells.insert(variable.name.into(), Arc::new(Cell::new(variable.ty, blocks, charge)));
+                state.cells.insert(variable.name.clone().into(), Arc::new(Cell::new(variable, blocks, charge)));
             }
         }
         for (index, cell, blocks) in existing {
@@ -347,6 +349,7 @@ impl Container {
                     container: self.name().to_owned(),
                     name,
                     ty: cell.ty.clone(),
+                    shard: cell.shard.clone(),
                     bytes: value.blocks.len() as u64,
                     version: value.version,
                     partial_writes: value.partial_writes,
@@ -380,32 +383,31 @@ impl Container {
     fn keep_missing(&self, variables: &mut Vec<&VariableRef>) -> Result<()> {
         let state = self.read();
         state.check()?;
-        let mut wrong = Ok(());
+        let mut checks = Checks::default();
         variables.retain(|variable| match state.cells.get(&*variable.name) {
             None => true,
             Some(cell) => {
-                if wrong.is_ok() {
-                    wrong = cell.check(variable);
-                }
+                checks.check(cell, variable);
                 false
             }
         });
-        wrong
+        checks.end()
     }
 
     fn cells<'v>(&self, variables: impl IntoIterator<Item = &'v VariableRef>) -> Result<Vec<Arc<Cell>>> {
         let state = self.read();
         state.check()?;
-        let (mut cells, mut missing) = (Vec::new(), Vec::new());
+        let (mut cells, mut missing, mut checks) = (Vec::new(), Vec::new(), Checks::default());
         for variable in variables {
             match state.cells.get(&*variable.name) {
                 None => missing.push(&*variable.name),
                 Some(cell) => {
-                    cell.check(variable)?;
+                    checks.check(cell, variable);
                     cells.push(cell.clone());
                 }
             }
         }
+        checks.end()?;
         if missing.is_empty() {
             return Ok(cells);
         }
@@ -419,13 +421,14 @@ impl Container {
         state: &State,
         variables: impl IntoIterator<Item = &'v VariableRef>,
     ) -> Result<Vec<usize>> {
-        let mut new = Vec::new();
+        let (mut new, mut checks) = (Vec::new(), Checks::default());
         for variable in variables {
             match state.cells.get(&*variable.name) {
-                Some(cell) => cell.check(variable)?,
+                Some(cell) => checks.check(cell, variable),
                 None => new.push(variable.ty.checked_size_bytes()?),
             }
         }
+        checks.end()?;
         if state.cells.len() + new.len() > VARIABLES_MAX {
             let (there, container) = (state.cells.len(), self.name());
             let message = format!(

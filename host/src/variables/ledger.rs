@@ -64,8 +64,10 @@ impl Remembered {
 fn answer_bytes(answer: &Result<Remembered>) -> usize {
     let held = match answer {
         Ok(remembered) => remembered.bytes(),
-        Err(Error { code: _, message, tasks, names }) => {
-            message.len()
+        Err(Error { code: _, message, tasks, names, stored }) => {
+            let maps = stored.iter().map(|stored| stored.name.len() + size_of_val(stored));
+            maps.sum::<usize>()
+                + message.len()
                 + size_of_val(&**tasks)
                 + names.iter().map(|name| name.len() + size_of::<String>()).sum::<usize>()
         }

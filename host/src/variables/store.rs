@@ -1,7 +1,7 @@
 //! All containers of one server.
 
 use super::staging::StagingBudget;
-use super::{Container, Ledger, lock};
+use super::{Container, Ledger, Shard, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, AttemptGate, AttemptOrder};
 use crate::tensor::TensorType;
@@ -57,8 +57,10 @@ pub struct VariableStatus {
     pub container: String,
     /// Its name.
     pub name: String,
-    /// Element type and extents.
+    /// Element type and extents of what the server holds.
     pub ty: TensorType,
+    /// Which part of the variable that is; none: all.
+    pub shard: Option<Shard>,
     /// Size of its value.
     pub bytes: u64,
     /// Counts applied writes.

@@ -15,7 +15,7 @@ fn f32s(values: &[f32]) -> Vec<u8> {
 }
 
 fn variable(name: &str, elements: u64) -> VariableRef {
-    VariableRef { name: name.into(), ty: TensorType::new(DType::F32, [elements]) }
+    VariableRef::whole(name, TensorType::new(DType::F32, [elements]))
 }
 
 fn open(store: &Store) -> Container {

@@ -7,6 +7,7 @@ use crate::cluster::Task;
 use crate::error::Result;
 use crate::ids::{Attempt, Incarnation, RunId};
 use crate::status::{JobStatus, Listed, ServerStatus, SessionStatus, TaskStatus, VariableStatus, WaitedBarrier};
+use crate::variables::whole_type;
 use crate::wire::attend::{
     cause_from_wire, cause_to_wire, exit_code, mode_from_wire, mode_to_wire, replication_from_wire,
     replication_to_wire, state_from_wire, state_to_wire,
@@ -14,6 +15,7 @@ use crate::wire::attend::{
 use crate::wire::header::{answered_by, missing, task_at};
 use crate::wire::tensor::tensor_type;
 use crate::wire::v1;
+use crate::wire::variables::{part_from_wire, shard_to_wire};
 use std::time::Duration;
 
 impl From<TaskStatus> for v1::TaskStatus {
@@ -54,7 +56,8 @@ impl From<VariableStatus> for v1::VariableStatus {
             version: row.version,
             partial_writes: row.partial_writes,
             dtype: v1::DType::from(row.ty.dtype).into(),
-            shape: row.ty.shape,
+            shard: row.shard.as_ref().map(|shard| shard_to_wire(shard, &row.ty)),
+            shape: whole_type(&row.ty, row.shard.as_ref()).shape,
         }
     }
 }
@@ -149,10 +152,12 @@ fn barrier(row: v1::BarrierStatus) -> Result<WaitedBarrier> {
 }
 
 fn variable(row: v1::VariableStatus) -> Result<VariableStatus> {
+    let (ty, shard) = part_from_wire(&row.name, tensor_type(row.dtype, row.shape)?, row.shard)?;
     Ok(VariableStatus {
         container: row.container,
         name: row.name,
-        ty: tensor_type(row.dtype, row.shape)?,
+        ty,
+        shard,
         bytes: row.bytes,
         version: row.version,
         partial_writes: row.partial_writes,
@@ -182,6 +187,7 @@ mod tests {
     use crate::cluster::TaskType;
     use crate::error::ErrorCode;
     use crate::tensor::{DType, TensorType};
+    use crate::variables::Shard;
     use crate::wire::header::response_header;
 
     const PS: Task = Task::new(TaskType::Ps, 1);
@@ -230,6 +236,7 @@ mod tests {
                     container: "default".into(),
                     name: "w".into(),
                     ty: TensorType::new(DType::F32, [3, 4]),
+                    shard: Some(Shard { index: 1, first_row: 3, whole_rows: 6, ps: [0, 1].into() }),
                     bytes: 48,
                     version: 5,
                     partial_writes: 2,

@@ -6,6 +6,7 @@
 
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode};
+use crate::variables::{Shard, StoredShard};
 use crate::wire::v1;
 use crate::wire::v1::error_detail::Code as Detail;
 use prost::Message as _;
@@ -22,6 +23,9 @@ const NAMES_BYTES_MAX: usize = 8 << 10;
 
 /// Most tasks in one detail, for the same reason.
 const TASKS_MAX: usize = 1024;
+
+/// Longest list of how variables are held in one detail, in bytes, for the same reason; one of them takes 1.3 KiB at most.
+const STORED_BYTES_MAX: usize = 2 << 10;
 
 /// `google.rpc.Status`, as the `grpc-status-details-bin` convention wants it.
 #[derive(Clone, PartialEq, prost::Message)]
@@ -114,14 +118,45 @@ pub fn error_to_wire(error: &Error) -> (Code, v1::ErrorDetail, String) {
     if cut > 0 {
         message.push_str(&format!(" (and {cut} more)"));
     }
-    (code, v1::ErrorDetail { code: detail.into(), tasks, names }, message)
+    let stored = stored_to_wire(error);
+    (code, v1::ErrorDetail { code: detail.into(), tasks, names, stored }, message)
 }
 
 /// The error of a code, detail and message. A task that this build doesn't know is left out.
 pub fn error_from_wire(code: Code, detail: v1::ErrorDetail, message: String) -> Error {
     let kind = Detail::try_from(detail.code).unwrap_or(Detail::Unspecified);
     let tasks = detail.tasks.into_iter().filter_map(|task| Task::try_from(task).ok()).collect();
-    Error { code: code_from_wire(code, kind), message, tasks, names: detail.names }
+    // What makes no sense is nothing to go by; the message tells the guest of it.
+    let stored = detail.stored.into_iter().filter_map(stored_from_wire).collect();
+    Error { code: code_from_wire(code, kind), message, tasks, names: detail.names, stored }
+}
+
+/// Those that trailers have room for: whoever goes by them calls again, and is told of the rest.
+fn stored_to_wire(error: &Error) -> Vec<v1::StoredShard> {
+    let mut bytes_left = STORED_BYTES_MAX;
+    let convert = |StoredShard { name, shard }: &StoredShard| v1::StoredShard {
+        name: name.clone(),
+        index: shard.as_ref().map_or(0, |shard| shard.index),
+        first_row: shard.as_ref().map_or(0, |shard| shard.first_row),
+        whole_rows: shard.as_ref().map_or(0, |shard| shard.whole_rows),
+        ps: shard.as_ref().map_or_else(Vec::new, |shard| shard.ps.to_vec()),
+    };
+    let fits = |stored: &v1::StoredShard| {
+        let left = bytes_left.checked_sub(stored.encoded_len());
+        bytes_left = left.unwrap_or(0);
+        left.is_some()
+    };
+    error.stored.iter().map(convert).take_while(fits).collect()
+}
+
+fn stored_from_wire(stored: v1::StoredShard) -> Option<StoredShard> {
+    let v1::StoredShard { name, index, first_row, whole_rows, ps } = stored;
+    if ps.is_empty() {
+        return Some(StoredShard { name, shard: None });
+    }
+    let shard = Shard { index, first_row, whole_rows, ps: ps.into() };
+    // How many rows it has follows from the map; one it has at least.
+    shard.check(&name, 1).is_ok().then_some(StoredShard { name, shard: Some(shard) })
 }
 
 impl From<Error> for Status {
@@ -186,9 +221,12 @@ mod tests {
     #[test]
     fn every_error_survives_the_wire() {
         for code in all_codes() {
+            let part = Shard { index: 1, first_row: 5, whole_rows: 9, ps: [2, 0].into() };
             let error = Error::new(code, format!("{code} \u{fc}ber `x`"))
                 .with_tasks([Task::new(TaskType::Ps, 1), Task::new(TaskType::Worker, 0)])
-                .with_names(["w", "b"]);
+                .with_names(["w", "b"])
+                .with_stored(StoredShard { name: "b".into(), shard: None })
+                .with_stored(StoredShard { name: "w".into(), shard: Some(part) });
             let status = Status::from(error.clone());
             // Through the headers, as a peer sees it.
             let received = Status::from_header_map(&status.into_http::<()>().into_parts().0.headers)
@@ -212,15 +250,18 @@ mod tests {
 
     #[test]
     fn long_error_fits_in_trailers() {
+        let part = |index| Shard { index, first_row: 0, whole_rows: 999, ps: (1_000_000..1_000_256).collect() };
+        let stored = |index| StoredShard { name: "n".repeat(256), shard: Some(part(index)) };
         let names: Vec<_> = (0..200_000).map(|index| format!("variable/{index}")).collect();
         let tasks = (0..5000).map(|index| Task::new(TaskType::Worker, index));
         let error =
             Error::new(ErrorCode::Uninitialized, "\u{20ac}".repeat(100_000)).with_names(names).with_tasks(tasks);
+        let error = (0..99).map(stored).fold(error, Error::with_stored);
         let headers = Status::from(error).into_http::<()>().into_parts().0.headers;
         let size: usize = headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 32).sum();
         assert!(size < HEADER_LIST_BYTES_MAX as usize, "{size} bytes");
         let error = from_status(&Status::from_header_map(&headers).expect("an error status has a grpc-status header"));
-        assert!(!error.names.is_empty() && error.tasks.len() == TASKS_MAX);
+        assert!(!error.names.is_empty() && error.tasks.len() == TASKS_MAX && !error.stored.is_empty());
         assert!(error.message.ends_with("more)"), "{}", error.message);
     }
 }

@@ -11,7 +11,7 @@ use dchost::handles::{
 use dchost::ids::{Attempt, Caller, Incarnation, RunId};
 use dchost::server::ServerOptions;
 use dchost::tensor::{DType, TensorType, TensorView};
-use dchost::variables::{Store, StoreOptions};
+use dchost::variables::{Spare, Store, StoreOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +20,7 @@ mod broken;
 mod calls;
 mod relaxed;
 mod rules;
+mod shards;
 mod versions;
 
 const EVALUATOR: Task = Task::new(TaskType::Evaluator, 0);
@@ -36,11 +37,15 @@ struct Ps {
 
 impl Ps {
     fn start(options: StoreOptions) -> Ps {
+        Ps::start_as(PS, options)
+    }
+
+    fn start_as(task: Task, options: StoreOptions) -> Ps {
         let store = Store::new(options);
         let running = grpc::start(ServerOptions {
             store: store.clone(),
             rejoin_timeout: REJOIN_TIMEOUT,
-            ..grpc::options(PS, 7, grpc::listener())
+            ..grpc::options(task, 7, grpc::listener())
         });
         Ps { store, addr: running.addr, running }
     }
@@ -71,7 +76,7 @@ fn connect(addr: SocketAddr, run: u64) -> RemoteVariables {
 }
 
 pub(crate) fn u8s(name: &str, bytes: usize) -> VariableRef {
-    VariableRef { name: name.into(), ty: TensorType::new(DType::U8, [bytes as u64]) }
+    VariableRef::whole(name, TensorType::new(DType::U8, [bytes as u64]))
 }
 
 fn view<'a>(variable: &VariableRef, data: &'a [u8]) -> TensorView<'a> {

@@ -5,6 +5,7 @@ use crate::coordinator::survey::Seen;
 use crate::ids::Attempt;
 use crate::status::{JobStatus, Listed, ServerStatus, SessionStatus, TaskStatus, VariableStatus, WaitedBarrier};
 use crate::text::escaped_json;
+use crate::variables::whole_type;
 use serde_json::{Value, json};
 use std::time::{Duration, SystemTime};
 
@@ -111,7 +112,13 @@ fn variable(row: &VariableStatus) -> Value {
         "name": row.name,
         "container": row.container,
         "dtype": row.ty.dtype.as_str(),
-        "shape": row.ty.shape,
+        "shape": whole_type(&row.ty, row.shard.as_ref()).shape,
+        "shard": row.shard.as_ref().map(|shard| json!({
+            "index": shard.index,
+            "count": shard.count(),
+            "first_row": shard.first_row,
+            "rows": row.ty.shape.first(),
+        })),
         "bytes": row.bytes,
         "version": row.version,
         "partial_writes": row.partial_writes,

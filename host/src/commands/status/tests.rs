@@ -7,6 +7,7 @@ use crate::error::{Error, ErrorCode};
 use crate::ids::{Attempt, Incarnation, RunId};
 use crate::status::{JobStatus, Listed, ServerStatus, SessionStatus, TaskStatus, VariableStatus, WaitedBarrier};
 use crate::tensor::{DType, TensorType};
+use crate::variables::Shard;
 use expect_test::{Expect, expect};
 use std::time::UNIX_EPOCH;
 
@@ -83,12 +84,15 @@ fn ps() -> ServerStatus {
         container: "default".into(),
         name: name.into(),
         ty: TensorType::new(DType::F32, shape),
+        shard: None,
         bytes,
         version,
         partial_writes: 0,
     };
+    let part = Shard { index: 1, first_row: 784, whole_rows: 1568, ps: [0, 1].into() };
+    let weights = VariableStatus { shard: Some(part), ..variable("weights", &[784, 1000], 3_136_000, 42) };
     ServerStatus {
-        variables: listed(vec![variable("bias", &[], 4, 1), variable("weights", &[784, 1000], 3_136_000, 42)]),
+        variables: listed(vec![variable("bias", &[], 4, 1), weights]),
         variable_bytes: 3_136_004,
         variable_bytes_max: Some(4 << 30),
         sessions: listed(vec![
@@ -157,9 +161,9 @@ fn a_ps_shows_what_it_holds_and_for_whom() {
             ps:0 at a.example:2222, incarnation 0000000000000def, dchost 0.1.0
             attempt 0 of leader 0000000000000abc
 
-            variables  container  type            size     bytes    version
-            bias       default    f32[]           4 B      4        1
-            weights    default    f32[784, 1000]  3.0 MiB  3136000  42
+            variables  container  type                           size     bytes    version
+            bias       default    f32[]                          4 B      4        1
+            weights    default    f32[1568, 1000], shard 1 of 2  3.0 MiB  3136000  42
               3.0 MiB in all (3136004 bytes), at most 4.0 GiB
 
             sessions  container  run               since  stream  op instances
@@ -180,8 +184,8 @@ fn a_variable_with_parts_of_updates_says_so_beside_its_version() {
     assert_eq!(
         rows,
         [
-            "bias       default    f32[]           4 B      4        1, 1 partial write",
-            "weights    default    f32[784, 1000]  3.0 MiB  3136000  42, 20 partial writes",
+            "bias       default    f32[]                          4 B      4        1, 1 partial write",
+            "weights    default    f32[1568, 1000], shard 1 of 2  3.0 MiB  3136000  42, 20 partial writes",
         ]
     );
 }
@@ -214,9 +218,9 @@ fn a_cluster_is_one_picture_with_those_that_do_not_answer() {
             worker:1  a.example:2222  -                 -       -          -        -         no answer: connection refused
             worker:2  a.example:2222  0000000000000001  0.1.0   0          0 B      0         worker:1 answers there
 
-            variables  on    container  type            size     bytes    version
-            bias       ps:0  default    f32[]           4 B      4        1
-            weights    ps:0  default    f32[784, 1000]  3.0 MiB  3136000  42
+            variables  on    container  type                           size     bytes    version
+            bias       ps:0  default    f32[]                          4 B      4        1
+            weights    ps:0  default    f32[1568, 1000], shard 1 of 2  3.0 MiB  3136000  42
               3.0 MiB in all (3136004 bytes), at most 4.0 GiB
 
             sessions  on    container  run               since  stream  op instances
@@ -383,9 +387,15 @@ fn the_object_has_the_documented_shape() {
                     "container": "default",
                     "dtype": "f32",
                     "shape": [
-                      784,
+                      1568,
                       1000
                     ],
+                    "shard": {
+                      "index": 1,
+                      "count": 2,
+                      "first_row": 784,
+                      "rows": 784
+                    },
                     "bytes": 3136000,
                     "version": 42,
                     "partial_writes": 0

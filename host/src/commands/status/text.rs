@@ -7,6 +7,7 @@ use crate::commands::table::aligned;
 use crate::coordinator::survey::Seen;
 use crate::status::{JobStatus, Listed, ServerStatus, VariableStatus};
 use crate::text::{shown, shown_within};
+use crate::variables::whole_type;
 use std::time::Duration;
 
 /// Rows of one table: more is for programs, and for `--format json`.
@@ -174,6 +175,14 @@ fn servers(seen: &[Seen]) -> String {
     table(&header, rows, &[])
 }
 
+/// The variable's type, and which part of it is there.
+fn variable_type(row: &VariableStatus) -> String {
+    match &row.shard {
+        None => row.ty.to_string(),
+        Some(shard) => format!("{}, {shard}", whole_type(&row.ty, Some(shard))),
+    }
+}
+
 fn variables(held: &[(String, &ServerStatus)], together: bool) -> String {
     let header = ["variables", "on", "container", "type", "size", "bytes", "version"];
     let rows = held.iter().flat_map(|(server, status)| {
@@ -182,7 +191,7 @@ fn variables(held: &[(String, &ServerStatus)], together: bool) -> String {
                 shown(&row.name),
                 server.clone(),
                 shown(&row.container),
-                row.ty.to_string(),
+                variable_type(row),
                 size(row.bytes),
                 row.bytes.to_string(),
                 version(row),

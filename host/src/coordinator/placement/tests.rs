@@ -1,8 +1,11 @@
 //! Every "remote" task here is another store in this process, so that placing is seen by where the values are.
 
+mod rows;
+mod shards;
+
 use super::*;
 use crate::coordinator::local::LocalVariables;
-use crate::handles::UpdateKind;
+use crate::handles::{ApplyOptions, Placement, VariableRef};
 use crate::tensor::{DType, TensorType};
 use crate::variables::Store;
 use std::sync::Mutex as StdMutex;
@@ -47,6 +50,7 @@ fn world_with(
         remote: Box::new(move |task| remote(task, all.lock().unwrap().entry(task).or_default())),
         chief_ended: receiver,
         runtime: Handle::current(),
+        spare: Spare::default(),
     });
     World { stores, local, chief_ended, variables }
 }
@@ -147,8 +151,6 @@ async fn placement_on_a_task_needs_the_task() {
     let error = world.variables.declare(&variable("w", Placement::On(PS1))).unwrap_err();
     assert_eq!(error.code, ErrorCode::InvalidArgument);
     assert_eq!(error.message, "variable `w` is placed on `ps:1`, but the cluster has only ps:0, worker:0, worker:1");
-    let sharded = world.variables.declare(&variable("w", Placement::Sharded)).unwrap_err();
-    assert_eq!(sharded.code, ErrorCode::Unimplemented);
     assert_eq!(world.variables.declare(&variable("", Placement::Auto)).unwrap_err().code, ErrorCode::InvalidArgument);
 }
 
@@ -196,7 +198,7 @@ async fn evaluator_reads_everywhere_and_writes_only_its_own() {
 }
 
 fn variable_ref(name: &str) -> VariableRef {
-    VariableRef { name: name.into(), ty: TensorType::new(DType::F32, []) }
+    VariableRef::whole(name, TensorType::new(DType::F32, []))
 }
 
 #[tokio::test]

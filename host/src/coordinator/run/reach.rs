@@ -111,6 +111,7 @@ impl Process {
             }),
             chief_ended: overseer.chief_ended(),
             runtime: Handle::current(),
+            spare: self.spare.clone(),
         });
         let (interrupt, interrupted) = watch::channel(None);
         let handles = Handles {

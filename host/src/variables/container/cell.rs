@@ -1,10 +1,9 @@
 //! One variable: its value under a lock, and the news of its version.
 
 use super::{Snapshot, drop_large, lock};
-use crate::error::{Error, ErrorCode, Result};
 use crate::tensor::TensorType;
 use crate::variables::store::Charge;
-use crate::variables::{Blocks, Payload, UpdateKind, VariableRef};
+use crate::variables::{Blocks, Payload, Shard, UpdateKind, VariableRef};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +13,10 @@ use tokio::sync::Notify;
 /// One variable. It exists once it is initialized; its type never changes.
 #[derive(Debug)]
 pub(in crate::variables) struct Cell {
+    /// Of what is held here.
     pub(super) ty: TensorType,
+    /// Which part of the variable that is; none: all.
+    pub(super) shard: Option<Shard>,
     /// Only by [`Cell::hold`] and [`Cell::try_hold`], which tell the news.
     value: Mutex<Versioned>,
     pub(super) charge: Charge,
@@ -72,18 +74,11 @@ impl News {
 }
 
 impl Cell {
-    pub(super) fn new(ty: TensorType, blocks: Blocks, charge: Charge) -> Self {
+    pub(super) fn new(variable: VariableRef, blocks: Blocks, charge: Charge) -> Self {
+        let VariableRef { name: _, ty, shard } = variable;
         let news = Arc::new(News { version: AtomicU64::new(1), raised: Notify::new() });
-        Cell { ty, value: Mutex::new(Versioned { blocks, version: 1, partial_writes: 0 }), charge, news }
-    }
-
-    pub(super) fn check(&self, wanted: &VariableRef) -> Result<()> {
-        if self.ty == wanted.ty {
-            return Ok(());
-        }
-        let message =
-            format!("variable `{}` is `{}` here, but this call takes it for `{}`", wanted.name, self.ty, wanted.ty);
-        Err(Error::new(ErrorCode::InvalidArgument, message).with_names([&*wanted.name]))
+        let value = Mutex::new(Versioned { blocks, version: 1, partial_writes: 0 });
+        Cell { ty, shard, value, charge, news }
     }
 
     pub(super) fn news(&self) -> &Arc<News> {

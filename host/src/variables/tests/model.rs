@@ -51,7 +51,7 @@ fn bytes(values: &[i32]) -> Vec<u8> {
 }
 
 fn reference(name: usize, elements: usize) -> VariableRef {
-    VariableRef { name: format!("v{name}"), ty: TensorType::new(DType::S32, [elements as u64]) }
+    VariableRef::whole(format!("v{name}"), TensorType::new(DType::S32, [elements as u64]))
 }
 
 type Model = HashMap<(usize, usize), (Vec<i32>, u64)>;
@@ -182,6 +182,7 @@ fn check(calls: Vec<Call>) -> Result<(), TestCaseError> {
             container: ["a", "b"][*container].into(),
             name: format!("v{name}"),
             ty: TensorType::new(DType::S32, [value.len() as u64]),
+            shard: None,
             bytes: value.len() as u64 * 4,
             version: *version,
         })

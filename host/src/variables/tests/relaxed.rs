@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 const RUN: RunId = RunId(7);
 
 fn bytes(name: &str, bytes: usize) -> VariableRef {
-    VariableRef { name: name.into(), ty: TensorType::new(DType::U8, [bytes as u64]) }
+    VariableRef::whole(name, TensorType::new(DType::U8, [bytes as u64]))
 }
 
 fn set(container: &Container, variable: &VariableRef, value: u8) {

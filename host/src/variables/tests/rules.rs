@@ -344,3 +344,39 @@ fn staging_beyond_the_budget_is_the_oldest_writes_alone() {
     drop(announced);
     assert_eq!((store.staged_bytes(), store.staged_bytes_peak()), (0, (8 << 20) + 3));
 }
+
+/// Aim: a caller that knows variables otherwise than they are held learns all of it from one error, whatever it called.
+#[test]
+fn what_is_held_in_other_parts_is_told_at_once() {
+    let container = open(&Store::default());
+    let part = |name: &str, index: usize, ps: &[u32]| {
+        let (shard, ty) = shard_map(&TensorType::new(DType::F32, [4]), &ps.into()).remove(index);
+        VariableRef { name: name.into(), ty, shard: Some(shard) }
+    };
+    let held = [part("a", 0, &[0, 1]), part("b", 1, &[2, 0]), variable("c", 4)];
+    let values = held.iter().map(|held| (held.clone(), vec![0; held.ty.size_bytes().unwrap()])).collect::<Vec<_>>();
+    let payloads = values.iter().map(|(held, value)| (held.clone(), Payload::Borrowed(&value[..]))).collect();
+    container.initialize(payloads, InitializeMode::Overwrite).unwrap();
+    assert_eq!(container.check_push(&held), Ok(()));
+    assert_eq!(container.pull(&held).unwrap()[1].ty.shape, [2]);
+
+    // Of the same rows, but on other tasks; whole; in part.
+    let taken = [part("a", 0, &[0, 2]), variable("b", 4), part("c", 1, &[0, 1])];
+    let errors = [
+        container.pull(&taken).unwrap_err(),
+        container.check_push(&taken).unwrap_err(),
+        container.check_initialize(&taken).unwrap_err(),
+        container.uninitialized(&taken).unwrap_err(),
+    ];
+    for error in errors {
+        assert_eq!((error.code, &*error.names), (ErrorCode::InvalidArgument, &["a", "b", "c"].map(String::from)[..]));
+        let stored = |held: &VariableRef| StoredShard { name: held.name.clone(), shard: held.shard.clone() };
+        assert_eq!(error.stored, held.each_ref().map(stored));
+    }
+    let typed = [part("a", 0, &[0, 2]), variable("b", 5)];
+    let error = container.pull(&typed).unwrap_err();
+    assert_eq!(
+        (error.stored.len(), &*error.message),
+        (0, "variable `b` is `f32[4]` here, but this call takes it for `f32[5]`")
+    );
+}

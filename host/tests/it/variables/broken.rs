@@ -100,7 +100,7 @@ async fn cut_streams_are_retried_and_applied_once() {
     const BYTES: usize = 2 << 20;
     let ps = Ps::default();
     let relay = Relay::start(ps.addr).await;
-    let w = VariableRef { name: "w".into(), ty: TensorType::new(DType::S32, [BYTES as u64 / 4]) };
+    let w = VariableRef::whole("w", TensorType::new(DType::S32, [BYTES as u64 / 4]));
     let one: Vec<u8> = std::iter::repeat_n(1_i32.to_le_bytes(), BYTES / 4).flatten().collect();
     initialize(&connect(ps.addr, 99), &w, &vec![0; BYTES]).await.unwrap();
     let mut rng = StdRng::seed_from_u64(20);

@@ -87,7 +87,7 @@ async fn many_runs_lose_no_update() {
     const RUNS: u64 = 6;
     const ROUNDS: usize = 30;
     let ps = Ps::default();
-    let sum = VariableRef { name: "sum".into(), ty: TensorType::new(DType::S64, [1000]) };
+    let sum = VariableRef::whole("sum", TensorType::new(DType::S64, [1000]));
     let one: Vec<u8> = std::iter::repeat_n(1_i64.to_le_bytes(), 1000).flatten().collect();
     initialize(&connect(ps.addr, 99), &sum, &vec![0; 8000]).await.unwrap();
     let runs: Vec<_> = (1..=RUNS)
@@ -117,7 +117,7 @@ async fn two_hundred_megabytes_take_one_copy_on_their_way() {
     const BYTES: usize = 200_000_000;
     let ps = Ps::default();
     let variables = connect(ps.addr, 1);
-    let large = VariableRef { name: "large".into(), ty: TensorType::new(DType::F64, [BYTES as u64 / 8]) };
+    let large = VariableRef::whole("large", TensorType::new(DType::F64, [BYTES as u64 / 8]));
     let one: Vec<u8> = std::iter::repeat_n(1_f64.to_le_bytes(), BYTES / 8).flatten().collect();
     initialize(&variables, &large, &one).await.unwrap();
     let change = Change { variable: large.clone(), kind: UpdateKind::Add, value: view(&large, &one), base: None };
@@ -163,6 +163,7 @@ async fn waiting_worker_goes_on_when_the_chief_has_initialized() {
         remote: Box::new(move |task| Arc::new(RemoteVariables::new(peers.clone(), task))),
         chief_ended,
         runtime: Handle::current(),
+        spare: Spare::default(),
     });
     let w = Variable { name: "w".into(), ty: TensorType::new(DType::U8, [3]), placement: Placement::Auto };
     assert_eq!(placed.uninitialized(vec![w.clone()]).await, Ok(vec!["w".to_owned()]));

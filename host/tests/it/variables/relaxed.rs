@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 const RELAXED: WriteOptions = WriteOptions { want_values: false, consistency: Consistency::Relaxed };
 
 fn s32s(name: &str, bytes: usize) -> VariableRef {
-    VariableRef { name: name.into(), ty: TensorType::new(DType::S32, [bytes as u64 / 4]) }
+    VariableRef::whole(name, TensorType::new(DType::S32, [bytes as u64 / 4]))
 }
 
 fn filled(value: i32, bytes: usize) -> Vec<u8> {

@@ -79,7 +79,7 @@ async fn faulty_streams_are_refused_and_change_nothing() {
     let ps = Ps::default();
     let peers = peers(ps.addr, caller("default", WORKER, 1));
     let variables = RemoteVariables::new(peers.clone(), PS);
-    let w = VariableRef { name: "w".into(), ty: TensorType::new(DType::F32, [4]) };
+    let w = VariableRef::whole("w", TensorType::new(DType::F32, [4]));
     initialize(&variables, &w, &[0; 16]).await.unwrap();
     let check = async |code, text: &str, chunks: Vec<v1::Chunk>, spoil: fn(&mut v1::PushHeader)| {
         let error = raw(&peers, |request| {
@@ -112,7 +112,7 @@ async fn faulty_streams_are_refused_and_change_nothing() {
     let unimplemented = ErrorCode::Unimplemented;
     check(unimplemented, "optimizer", good(), |header| header.optimizer = Some(v1::Optimizer::default())).await;
     check(unimplemented, "synchronous", good(), |header| header.sync = Some(v1::Sync::default())).await;
-    check(unimplemented, "shard", good(), |header| {
+    check(invalid, "no such part", good(), |header| {
         header.item[0].variable.as_mut().unwrap().shard = Some(v1::Shard::default());
     })
     .await;

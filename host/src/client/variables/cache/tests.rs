@@ -98,7 +98,7 @@ fn world(bytes_max: u64) -> World {
 }
 
 fn variable(name: &str) -> VariableRef {
-    VariableRef { name: name.into(), ty: TensorType::new(DType::U8, [100]) }
+    VariableRef::whole(name, TensorType::new(DType::U8, [100]))
 }
 
 async fn set(variables: &dyn TaskVariables, name: &str, value: u8) {
