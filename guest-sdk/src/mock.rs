@@ -4,6 +4,7 @@ mod barrier;
 mod cluster;
 mod ops;
 mod reads;
+mod shard;
 mod state;
 mod store;
 
@@ -20,7 +21,8 @@ mod run;
 mod tests;
 
 use crate::raw::{InitializeMode, Placement, RawChange, RawValue, Write};
-use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task};
+use crate::{ClusterSpec, DType, Error, ErrorCode, Level, Result, Task, tensor};
+use shard::Part;
 use state::{Shared, Who};
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,6 +41,10 @@ pub struct Context {
 #[derive(Clone, Debug)]
 pub(crate) struct Variable {
     key: Key,
+    /// Whether the program has named the task.
+    placed: bool,
+    /// How it is cut, unless it is held otherwise; none: not at all.
+    parts: Vec<Part>,
     dtype: DType,
     shape: Vec<usize>,
 }
@@ -142,8 +148,10 @@ impl Context {
             let text = format!("variable `{name}` has {} dimensions, at most {RANK_MAX} are allowed", shape.len());
             return Err(Error::invalid(text));
         }
-        let task = self.shared.setup.place(name, place)?;
-        Ok(Variable { key: Key { task, name: name.to_owned() }, dtype, shape: shape.to_vec() })
+        let bytes = tensor::size_bytes(dtype, shape)?;
+        let (task, parts) = self.shared.setup.place(name, shape, bytes, place)?;
+        let placed = matches!(place, Placement::On(_));
+        Ok(Variable { key: Key { task, name: name.to_owned() }, placed, parts, dtype, shape: shape.to_vec() })
     }
 
     pub(crate) fn initialize(&self, values: &[(&Variable, &[u8])], mode: InitializeMode) -> Result<()> {

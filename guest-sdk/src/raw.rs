@@ -7,6 +7,7 @@ use crate::{DType, Task, Tensor, imp};
 pub(crate) enum Placement {
     Auto,
     On(Task),
+    Sharded,
 }
 
 /// What `initialize` does with a variable that has a value.

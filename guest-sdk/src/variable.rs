@@ -12,7 +12,8 @@ use std::time::Duration;
 ///
 /// Declaring reaches no other task. Every run that declares the same name at the same place shares one storage, which
 /// appears when one of them (usually the chief) initializes it. Each update is atomic for its variable, and a read sees
-/// whole updates, unless one of them is [relaxed](crate::Read::relaxed).
+/// whole updates, unless one of them is [relaxed](crate::Read::relaxed); for a large variable on several ps tasks that holds [of
+/// each part](VariableBuilder::sharded).
 ///
 /// # Errors
 /// All calls that reach the storage: `uninitialized` before it was initialized; `invalid-argument` for a wrong number of
@@ -58,9 +59,47 @@ impl<T: Element> VariableBuilder<T> {
 
     /// Places the variable on `task`, as in `.on(ps(0))`.
     ///
-    /// Without this call the host chooses a ps task by a stable hash of the name; without ps tasks, the leader.
+    /// Without this call the host chooses a ps task by a stable hash of the name; without ps tasks, the leader. Where there are
+    /// several ps tasks, a variable of 1 MiB or more is [in parts](VariableBuilder::sharded) on them.
     pub fn on(mut self, task: Task) -> Self {
         self.placement = Placement::On(task);
+        self
+    }
+
+    /// Spreads the variable over the ps tasks, in parts along axis 0, so that its reads and updates use all of their networks.
+    ///
+    /// The parts have at least 256 KiB each, and one row; a variable that doesn't make two of them stays whole, as does every
+    /// one where there is no second ps task. Programs see no parts: values go out and come back whole. But each part is a
+    /// variable of its own to others, so that:
+    ///
+    /// - an update is atomic for each part, and a read may see it in one part and not yet in another;
+    /// - the version is the least of the parts';
+    /// - a change with [`if_version`](crate::Change::if_version) is `invalid-argument`: place the variable [on](Self::on) one task.
+    ///
+    /// Whoever initializes the variable first decides how it is cut; all others go by that.
+    ///
+    /// ```
+    /// use dchost_guest::{MockCluster, Result, WorkerContext, ps};
+    ///
+    /// fn embed(ctx: &WorkerContext) -> Result<()> {
+    ///     let table = ctx.variable::<f32>("table").shape([1000, 256]).sharded().declare()?;
+    ///     if ctx.is_chief() {
+    ///         table.initialize(0.5)?;
+    ///     }
+    ///     table.wait_initialized(None)?;
+    ///     table.add(1.0)?;
+    ///     assert_eq!(table.read()?.len(), 256_000);
+    ///     Ok(())
+    /// }
+    ///
+    /// let cluster = MockCluster::builder().workers(2).ps(3).build();
+    /// cluster.run(embed).unwrap();
+    /// assert_eq!(cluster.value::<f32>("table").map(|all| all.len()), Some(256_000));
+    /// let parts = [0, 1, 2].map(|index| cluster.value_on::<f32>(&ps(index), "table").map(|part| part.len() / 256));
+    /// assert_eq!(parts, [Some(333), Some(334), Some(333)]);
+    /// ```
+    pub fn sharded(mut self) -> Self {
+        self.placement = Placement::Sharded;
         self
     }
 

@@ -150,6 +150,7 @@ impl Context {
         let dtype = types::Dtype::from(dtype);
         let handle = match place {
             Placement::Auto => variables::Variable::declare(name, dtype, &shape, variables::Placement::Auto),
+            Placement::Sharded => variables::Variable::declare(name, dtype, &shape, variables::Placement::Sharded),
             Placement::On(task) => {
                 let task = types::TaskParam { job: &task.job, index: task.index };
                 variables::Variable::declare(name, dtype, &shape, variables::Placement::On(task))

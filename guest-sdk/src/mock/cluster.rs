@@ -206,7 +206,8 @@ impl MockCluster {
         self.tensor(None, name).map(|tensor| values(name, &tensor))
     }
 
-    /// The value of the variable `name` on `task`; none before it was initialized there.
+    /// The value of the variable `name` on `task`, of one [in parts](crate::VariableBuilder::sharded) the rows that are there; none
+    /// before it was initialized there.
     ///
     /// # Panics
     /// Where it holds elements of another type.

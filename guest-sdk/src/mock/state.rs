@@ -4,6 +4,7 @@ use super::Variable;
 use super::barrier::Barriers;
 use super::ops::Ops;
 use super::reads::Reads;
+use super::shard::{AUTO_SHARD_BYTES_MIN, Part, parts};
 use super::store::Store;
 use crate::op::OpSet;
 use crate::raw::Placement;
@@ -100,8 +101,14 @@ impl Setup {
         format!("{{{}}}", jobs.join(", "))
     }
 
-    /// The task that a variable lives on; none is the local run's own store.
-    pub(super) fn place(&self, name: &str, placement: &Placement) -> Result<Option<Task>> {
+    /// The task that a variable of `bytes` bytes lives on, that of its first part if it is cut; none is the local run's own store.
+    pub(super) fn place(
+        &self,
+        name: &str,
+        shape: &[usize],
+        bytes: usize,
+        placement: &Placement,
+    ) -> Result<(Option<Task>, Vec<Part>)> {
         match placement {
             Placement::On(task) if self.cluster.is_empty() => {
                 Err(Error::invalid(format!("`{name}` can't live on {task}: this is a local run, which has no tasks")))
@@ -110,10 +117,15 @@ impl Setup {
                 "`{name}` can't live on {task}: the cluster is {}",
                 self.describe_cluster()
             ))),
-            Placement::On(task) => Ok(Some(task.clone())),
-            Placement::Auto => match self.cluster.num_tasks("ps") {
-                0 => Ok(self.leader()),
-                count => Ok(Some(ps(u32::try_from(fnv1a(name) % u64::from(count)).expect("less than a u32")))),
+            Placement::On(task) => Ok((Some(task.clone()), Vec::new())),
+            Placement::Auto | Placement::Sharded => match self.cluster.num_tasks("ps") {
+                0 => Ok((self.leader(), Vec::new())),
+                count => {
+                    let first = u32::try_from(fnv1a(name) % u64::from(count)).expect("less than a u32");
+                    let cut = *placement == Placement::Sharded || bytes >= AUTO_SHARD_BYTES_MIN;
+                    let parts = if cut { parts(shape, bytes, first, count) } else { Vec::new() };
+                    Ok((Some(ps(first)), parts))
+                }
             },
         }
     }

@@ -1,6 +1,7 @@
 //! The variables of a mock cluster.
 
 use super::Variable;
+use super::shard::{Part, refuse_base};
 use crate::raw::{InitializeMode, RawChange, RawValue, UpdateKind};
 use crate::{DType, Element, Error, ErrorCode, Result, Task, Tensor};
 use std::collections::BTreeMap;
@@ -21,6 +22,8 @@ pub(super) struct Store(BTreeMap<Key, Stored>);
 struct Stored {
     dtype: DType,
     shape: Vec<usize>,
+    /// How it was cut when it was initialized; none: not at all.
+    parts: Vec<Part>,
     data: Vec<u8>,
     /// Counts applied writes.
     version: u64,
@@ -29,6 +32,16 @@ struct Stored {
 impl Stored {
     fn value(&self) -> RawValue {
         RawValue { tensor: tensor(self.dtype, &self.shape, self.data.clone()), version: self.version }
+    }
+
+    /// What `task` has of it.
+    fn part(&self, task: &Task) -> Option<Tensor> {
+        let part = self.parts.iter().find(|part| part.task == *task)?;
+        let row_bytes = self.data.len() / self.shape[0];
+        let data = &self.data[part.first_row * row_bytes..][..part.rows * row_bytes];
+        let mut shape = self.shape.clone();
+        shape[0] = part.rows;
+        Some(tensor(self.dtype, &shape, data.to_vec()))
     }
 
     fn written(&self, want_value: bool) -> RawValue {
@@ -45,10 +58,14 @@ fn tensor(dtype: DType, shape: &[usize], data: Vec<u8>) -> Tensor {
 }
 
 impl Store {
-    /// The value on `task`, for a test to look at.
+    /// The value, or what `task` has of it, for a test to look at.
     pub(super) fn find(&self, task: Option<&Task>, name: &str) -> Option<Tensor> {
-        let found = self.0.iter().find(|(key, _)| key.name == name && (task.is_none() || key.task.as_ref() == task));
-        found.map(|(_, stored)| stored.value().tensor)
+        let mut named = self.0.iter().filter(|(key, _)| key.name == name);
+        named.find_map(|(key, stored)| match task {
+            Some(task) if !stored.parts.is_empty() => stored.part(task),
+            _ if task.is_none() || key.task.as_ref() == task => Some(stored.value().tensor),
+            _ => None,
+        })
     }
 
     pub(super) fn initialize(&mut self, values: &[(&Variable, &[u8])], mode: InitializeMode) -> Result<()> {
@@ -63,8 +80,8 @@ impl Store {
                     stored.version += 1;
                 }
                 None => {
-                    let (dtype, shape, data) = (variable.dtype, variable.shape.clone(), value.to_vec());
-                    self.0.insert(variable.key.clone(), Stored { dtype, shape, data, version: 1 });
+                    let Variable { key, parts, dtype, shape, .. } = (*variable).clone();
+                    self.0.insert(key, Stored { dtype, shape, parts, data: value.to_vec(), version: 1 });
                 }
             }
         }
@@ -96,7 +113,11 @@ impl Store {
         self.check_initialized(&variables)?;
         for RawChange { variable, base, .. } in changes {
             let Key { name, .. } = &variable.key;
-            let version = self.0[&variable.key].version;
+            let Stored { version, parts, .. } = &self.0[&variable.key];
+            let version = *version;
+            if base.is_some() {
+                refuse_base(name, parts)?;
+            }
             if let Some(base) = base.filter(|&base| base != version) {
                 let text = format!("`{name}` is at version {version}, the change is based on version {base}");
                 return Err(Error::new(ErrorCode::Aborted, text));
@@ -119,7 +140,13 @@ impl Store {
 
     /// What is stored, if it is of the declared type.
     fn get(&self, variable: &Variable) -> Result<Option<&Stored>> {
-        let Some(stored) = self.0.get(&variable.key) else { return Ok(None) };
+        let Some(stored) = self.0.get(&variable.key) else {
+            self.check_part(variable)?;
+            return Ok(None);
+        };
+        if variable.placed && !stored.parts.is_empty() {
+            return Err(held_in_part(&variable.key, &stored.parts));
+        }
         if stored.dtype == variable.dtype && stored.shape == variable.shape {
             return Ok(Some(stored));
         }
@@ -129,6 +156,16 @@ impl Store {
         )))
     }
 
+    /// Refuses a variable on a task that has a part of another one of that name.
+    fn check_part(&self, variable: &Variable) -> Result<()> {
+        let Some(task) = variable.key.task.as_ref().filter(|_| variable.placed) else { return Ok(()) };
+        let parts = self.0.iter().filter(|(key, _)| key.name == variable.key.name).map(|(_, stored)| &stored.parts);
+        match parts.into_iter().find(|parts| parts.iter().any(|part| part.task == *task)) {
+            None => Ok(()),
+            Some(parts) => Err(held_in_part(&variable.key, parts)),
+        }
+    }
+
     fn check_initialized(&self, variables: &[&Variable]) -> Result<()> {
         let missing = self.uninitialized(variables)?;
         if missing.is_empty() {
@@ -136,6 +173,16 @@ impl Store {
         }
         Err(Error::new(ErrorCode::Uninitialized, format!("{} without a value: initialize first", list_names(&missing))))
     }
+}
+
+fn held_in_part(key: &Key, parts: &[Part]) -> Error {
+    let tasks: Vec<_> = parts.iter().map(|part| part.task.to_string()).collect();
+    Error::invalid(format!(
+        "`{}` is in {} parts on {}, but is declared here on one task; declare it with the same placement everywhere",
+        key.name,
+        parts.len(),
+        tasks.join(", ")
+    ))
 }
 
 pub(super) fn list_names(names: &[String]) -> String {

@@ -408,3 +408,40 @@ fn variables_outlive_a_run_and_logs_are_kept() {
     assert_eq!(logs, [1, 2].map(|round| (Some(worker(0)), Level::Info, format!("round {round}"))));
     assert_eq!(cluster.scalars().iter().map(|scalar| scalar.value).collect::<Vec<_>>(), [1.0, 2.0]);
 }
+
+#[test]
+fn variables_in_parts_are_whole_to_programs_and_in_parts_on_tasks() {
+    let cluster = MockCluster::builder().workers(2).ps(3).build();
+    let rows = |ctx: &WorkerContext| -> Result<()> {
+        // 3 MiB and 12 bytes: too many rows to come out even.
+        let table = ctx.variable::<f32>("table").shape([262_145, 3]).sharded().declare()?;
+        let small = ctx.variable::<f32>("small").shape([100]).sharded().declare()?;
+        let auto = ctx.variable::<f64>("auto").shape([131_072]).declare()?;
+        if ctx.is_chief() {
+            table.initialize(&(0..786_435).map(|at| (at / 3) as f32).collect::<Vec<_>>())?;
+            small.initialize(1.0)?;
+            auto.initialize(1.0)?;
+        }
+        ctx.wait_for_other_workers()?;
+        table.add(1.0)?;
+        ctx.wait_for_other_workers()?;
+        let value = table.read()?;
+        assert!(value.iter().zip(0..).all(|(&found, at)| found == (at / 3) as f32 + 2.0));
+        assert_eq!(value.version(), 3);
+        let error = ctx.update([Change::add(&table, 1.0).if_version(3)]).unwrap_err();
+        assert_eq!(error.code, ErrorCode::InvalidArgument);
+        assert!(error.message.contains("`table` is in 3 parts on ps:1, ps:2, ps:0"), "{error}");
+        let on = ctx.variable::<f32>("table").shape([262_145, 3]).on(ps(2)).declare()?;
+        assert_eq!(on.read().unwrap_err().code, ErrorCode::InvalidArgument);
+        Ok(())
+    };
+    cluster.run(rows).unwrap();
+    let part = |task: u32, name: &str| cluster.value_on::<f32>(&ps(task), name);
+    let lens = |name: &str| [0, 1, 2].map(|task| part(task, name).map(|part| part.len()));
+    assert_eq!(lens("table"), [Some(3 * 87_381), Some(3 * 87_382), Some(3 * 87_382)]);
+    assert_eq!(part(1, "table").unwrap()[0], 2.0);
+    assert_eq!(part(2, "table").unwrap()[0], 87_384.0);
+    assert_eq!(lens("small").iter().flatten().count(), 1);
+    assert_eq!([0, 1, 2].map(|task| cluster.value_on::<f64>(&ps(task), "auto").is_some()), [true; 3]);
+    assert_eq!(cluster.value::<f32>("table").unwrap().len(), 786_435);
+}
