@@ -23,6 +23,7 @@ mod networks;
 mod ops;
 mod refused;
 mod responsive;
+mod sharded;
 mod simd;
 mod split_client;
 mod split_ends;
