@@ -1,10 +1,10 @@
-//! One component for all parts of the bench `sandbox`: the first argument says what it does.
+//! One component for all parts of the benches `sandbox` and `peers`: the first argument says what it does.
 //!
 //! Times are printed as nanoseconds, one line a measurement.
 
 mod kernels;
 
-use dchost_guest::{Result, Tensor, Variable, WorkerContext, op, ops, worker_fn};
+use dchost_guest::{Result, Tensor, Variable, WorkerContext, op, ops, ps, worker_fn};
 use std::hint::black_box;
 use std::time::Instant;
 
@@ -23,6 +23,7 @@ fn train(ctx: &WorkerContext) -> Result<()> {
         "idle" => ctx.barrier("idle", None),
         "barrier" => barrier(ctx, number(1)?),
         "tensor" => tensor(ctx, word(1), number(2)?, number(3)?, number(4)?),
+        "push" | "pull" => remote(ctx, word(0), number(1)?, word(2)),
         "matmul" => {
             let times = kernels::measure(word(1), number(2)?, number(3)?)?;
             print_times(&times);
@@ -44,6 +45,37 @@ fn barrier(ctx: &WorkerContext, rounds: usize) -> Result<()> {
         times.push(started.elapsed().as_nanos());
     }
     print_times(&times);
+    Ok(())
+}
+
+/// Calls that connect, and fill caches and the memory that results take.
+const WARM_UP: usize = 3;
+
+/// Calls of a measurement at least.
+const SAMPLES_MIN: usize = 5;
+
+/// Pushes or pulls a variable on ps for so many seconds, and prints the median time.
+fn remote(ctx: &WorkerContext, direction: &str, size_bytes: usize, seconds: &str) -> Result<()> {
+    let seconds = seconds.parse::<f64>().map_err(|error| format!("`{seconds}`: {error}"))?;
+    let len = size_bytes / size_of::<f32>();
+    let variable = ctx.variable::<f32>("remote").shape([len]).on(ps(0)).declare()?;
+    let values = vec![1.0_f32; len];
+    variable.initialize(&values)?;
+    let call = || match direction {
+        "push" => variable.add(&values).map(drop),
+        _ => look(&variable),
+    };
+    for _ in 0..WARM_UP {
+        call()?;
+    }
+    let (began, mut times) = (Instant::now(), Vec::new());
+    while times.len() < SAMPLES_MIN || began.elapsed().as_secs_f64() < seconds {
+        let started = Instant::now();
+        call()?;
+        times.push(started.elapsed().as_nanos());
+    }
+    times.sort_unstable();
+    print_times(&[times[times.len() / 2]]);
     Ok(())
 }
 
