@@ -9,6 +9,7 @@
 //! | an update is atomic for its variable, a read sees whole updates | [`Container`] |
 //! | what a task holds may be a part of a variable, with a type and a version of its own | [`Shard`] |
 //! | a new attempt begins with an empty container, an older one is refused | [`Store::open`] |
+//! | gradients are applied by the variable's task, which keeps an optimizer's slots beside it | [`Container::apply`], [`Optimizer`] |
 //! | a write is applied once for each run and sequence | [`Ledger`] |
 //! | memory of values that were read is used again for the next ones | [`Spare`] |
 //! | incoming bytes are staged and applied when they are complete | [`Staging`] |
@@ -28,6 +29,7 @@ mod optimizer;
 mod options;
 mod rows;
 mod shard;
+mod slots;
 mod spare;
 mod staging;
 mod store;
@@ -35,7 +37,7 @@ mod store;
 pub use blocks::{BLOCK_BYTES, Blocks};
 pub use clip::{clip_scale, no_floats};
 pub use container::{
-    Container, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Snapshot, TryPush, Update, VARIABLES_MAX,
+    Container, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Snapshot, TryApply, TryPush, Update, VARIABLES_MAX,
     check_variable, name_some, partly_applied, refuse_base,
 };
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};

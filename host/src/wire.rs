@@ -5,6 +5,7 @@ pub mod bulk;
 pub mod cluster_status;
 pub mod header;
 pub mod ops;
+mod optimizer;
 pub mod status;
 pub mod tensor;
 pub mod transport;

@@ -4,6 +4,7 @@
 //! copy of what it sends. What it receives goes into one piece of memory, that of a value that was given up where there is one.
 
 mod cache;
+mod gradients;
 
 pub use cache::{CachedVariables, ReadCache};
 
@@ -325,12 +326,10 @@ impl TaskVariables for RemoteVariables {
 
     fn apply<'a>(
         &'a self,
-        _gradients: Vec<Gradient<'a, VariableRef>>,
-        _options: ApplyOptions,
+        gradients: Vec<Gradient<'a, VariableRef>>,
+        options: ApplyOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
-        Box::pin(async {
-            Err(unserved("apply-gradients", "compute the step in the component and `update` with add or sub"))
-        })
+        Box::pin(self.push_gradients(gradients, options))
     }
 
     fn gather(&self, _variable: VariableRef, _rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {

@@ -123,11 +123,17 @@ impl TaskVariables for LocalVariables {
 
     fn apply<'a>(
         &'a self,
-        _gradients: Vec<Gradient<'a, VariableRef>>,
-        _options: ApplyOptions,
+        gradients: Vec<Gradient<'a, VariableRef>>,
+        options: ApplyOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
-        Box::pin(async {
-            Err(unserved("apply-gradients", "compute the step in the component and `update` with add or sub"))
+        Box::pin(async move {
+            if options.sync.is_some() {
+                return Err(unserved("apply-gradients with sync", "leave sync out, and meet at a barrier"));
+            }
+            let gradients =
+                gradients.into_iter().map(|Gradient { variable, value }| (variable, Payload::Borrowed(value.data)));
+            let snapshots = self.open()?.apply(gradients.collect(), &options)?;
+            Ok(snapshots.into_iter().map(|snapshot| self.value(snapshot)).collect())
         })
     }
 

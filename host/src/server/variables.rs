@@ -6,6 +6,7 @@
 //! Relaxed consistency is in `relaxed`.
 
 mod bulk;
+mod gradients;
 mod pull;
 mod relaxed;
 
@@ -97,9 +98,6 @@ impl VariablesService {
         };
         let admitted = self.guard.admit(rpc, header.header.clone())?;
         self.refuse_evaluator(&admitted.caller)?;
-        if header.optimizer.is_some() || header.clip_scale != 0.0 {
-            return Err(unimplemented("an optimizer on the server").into());
-        }
         if header.sync.is_some() {
             return Err(unimplemented("synchronous replicas").into());
         }
@@ -111,6 +109,9 @@ impl VariablesService {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Initialize, stream).await?;
         if consistency(header.consistency)? != Consistency::Atomic {
             return Err(invalid("initial values are set as a whole: `consistency` belongs to Push").into());
+        }
+        if header.optimizer.is_some() || header.clip_scale != 0.0 {
+            return Err(invalid("`optimizer` and `clip_scale` belong to Push").into());
         }
         let mode = if header.if_absent { InitializeMode::IfAbsent } else { InitializeMode::Overwrite };
         let variables = variables(references(header.item)?)?;
@@ -141,6 +142,13 @@ impl VariablesService {
         let (admitted, header, mut stream) = self.admit_write(Rpc::Push, stream).await?;
         if header.if_absent {
             return Err(invalid("`if_absent` belongs to Initialize").into());
+        }
+        if header.optimizer.is_some() {
+            let snapshots = self.push_gradients(&admitted, header, stream).await?;
+            return Ok((admitted, snapshots));
+        }
+        if header.clip_scale != 0.0 {
+            return Err(invalid("`clip_scale` belongs to a push with an optimizer").into());
         }
         if consistency(header.consistency)? == Consistency::Relaxed {
             return self.push_relaxed(admitted, header, stream).await;

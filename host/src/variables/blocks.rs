@@ -43,6 +43,12 @@ impl Blocks {
         Blocks { blocks, bytes: data.len() }
     }
 
+    /// Makes a value of zeros.
+    pub(crate) fn zeros(bytes: usize) -> Self {
+        let block = |start| Block(Arc::new(vec![0; BLOCK_BYTES.min(bytes - start)]));
+        Blocks { blocks: (0..bytes).step_by(BLOCK_BYTES).map(block).collect(), bytes }
+    }
+
     /// The value's size, in bytes.
     pub fn len(&self) -> usize {
         self.bytes
@@ -105,6 +111,11 @@ impl Blocks {
         let start = (offset % BLOCK_BYTES).min(block.0.len());
         let end = start.saturating_add(bytes_max).min(block.0.len());
         Bytes::from_owner(block.clone()).slice(start..end)
+    }
+
+    /// The blocks in order, to be written to; copies those that a reader still holds, as they are taken.
+    pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.blocks.iter_mut().map(|block| Arc::make_mut(&mut block.0).as_mut_slice())
     }
 
     /// The blocks in order, without copying; each keeps its bytes as they are now.

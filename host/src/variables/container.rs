@@ -2,13 +2,16 @@
 
 mod cell;
 mod fit;
+mod gradients;
 mod relaxed;
 mod together;
 mod versions;
 
+pub use gradients::TryApply;
 pub use relaxed::{RELAXED_BYTES, RelaxedValue, RelaxedWrite, partly_applied, refuse_base};
 pub use together::TryPush;
 
+use super::slots::Slots;
 use super::store::Room;
 use super::{Blocks, InitializeMode, UpdateKind, VariableRef, VariableStatus, drop_large, lock};
 use crate::error::{Error, ErrorCode, Result};
@@ -139,7 +142,7 @@ impl Container {
     /// Sets initial values; all new variables appear at once. Answers with the versions.
     ///
     /// A variable that exists counts the write as any other: its version rises by 1 and doesn't start anew, so that a base
-    /// version from before is refused. With [`InitializeMode::IfAbsent`] it keeps value and version.
+    /// version from before is refused. What an optimizer keeps beside it is dropped: its next step is the first. With [`InitializeMode::IfAbsent`] it keeps value and version.
     ///
     /// # Errors
     /// `invalid-argument`: a bad name or size, another type than the variable has, a variable named twice;
@@ -173,6 +176,7 @@ impl Container {
             let mut value = cell.hold();
             if mode == InitializeMode::Overwrite {
                 value.apply(UpdateKind::Assign, &cell.ty, Payload::Owned(blocks));
+                cell.drop_slots(&mut value);
             }
             versions[index] = value.version;
         }
@@ -353,6 +357,7 @@ impl Container {
                     bytes: value.blocks.len() as u64,
                     version: value.version,
                     partial_writes: value.partial_writes,
+                    slot_bytes: value.slots.as_ref().map_or(0, Slots::bytes),
                 }
             })
             .collect()

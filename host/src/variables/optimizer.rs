@@ -1,11 +1,13 @@
 //! Optimizers: how a gradient becomes a change.
 
+pub(super) mod kernel;
+
 use crate::error::{Error, ErrorCode, Result};
 
 /// A method by which a gradient `g` changes a value `w`, with its numbers.
 ///
 /// # Source
-/// The update rules are those of `torch.optim` (version 2): `SGD`, `Adagrad`, `RMSprop`, `Adam` and `AdamW`.
+/// The update rules are those of `torch.optim` (version 2): `SGD`, `Adagrad`, `RMSprop`, `Adam` and `AdamW`; a test compares them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Optimizer {
     /// `w -= lr * g`.
@@ -35,14 +37,16 @@ pub enum Optimizer {
     RmsProp {
         /// Learning rate.
         learning_rate: f64,
-        /// How much of the last squares stays; from 0 to 1.
+        /// How much of the last squares stays; from 0 to below 1.
         decay: f64,
         /// Keeps the divisor from 0.
         epsilon: f64,
     },
-    /// Adam, with weights that decay as a part of the gradient.
+    /// With weights that decay as a part of the gradient, `g += weight_decay * w`:
+    /// `m = beta1 * m + (1 - beta1) * g`, `v = beta2 * v + (1 - beta2) * g * g`, then
+    /// `w -= lr / (1 - beta1^step) * m / (sqrt(v) / sqrt(1 - beta2^step) + epsilon)`.
     Adam(Adam),
-    /// AdamW: weights decay apart from the gradient.
+    /// As Adam, but weights decay apart from the gradient: `w *= 1 - lr * weight_decay` before the step.
     AdamW(Adam),
 }
 

@@ -17,7 +17,7 @@ pub const CONTAINERS_MAX: usize = 10_000;
 pub struct StoreOptions {
     /// `--max-variable-bytes`: most bytes of values over all containers; none: no limit.
     ///
-    /// A variable counts with its own size until it is deleted, whoever still reads blocks of it.
+    /// A variable counts with its own size and that of its slots until it is deleted, whoever still reads blocks of it.
     pub variable_bytes_max: Option<u64>,
     /// Most bytes that wait in unfinished writes, over all callers; see [`Staging`](super::Staging) for what comes beyond.
     pub staged_bytes_max: u64,
@@ -67,6 +67,8 @@ pub struct VariableStatus {
     pub version: u64,
     /// How many relaxed updates ended half-way and were not taken up again: the value has a part of each.
     pub partial_writes: u64,
+    /// What an optimizer keeps beside it, in bytes.
+    pub slot_bytes: u64,
 }
 
 impl Default for Store {
@@ -149,7 +151,7 @@ impl Store {
         statuses
     }
 
-    /// Bytes of all values.
+    /// Bytes of all values, and of what optimizers keep beside them.
     pub fn variable_bytes(&self) -> u64 {
         self.0.room.used.load(Ordering::Relaxed)
     }
@@ -226,16 +228,30 @@ impl Room {
 
     /// Takes room for all of these or for none.
     pub(crate) fn take(&self, sizes: impl Iterator<Item = u64> + Clone) -> Result<Vec<Charge>> {
-        let sum = sizes.clone().fold(0, u64::saturating_add);
+        self.reserve(sizes.clone())?;
+        Ok(sizes.map(|bytes| Charge { used: self.used.clone(), bytes: bytes.into() }).collect())
+    }
+
+    /// Takes more room for all of these or for none.
+    pub(crate) fn grow<'c>(&self, charges: impl Iterator<Item = (&'c Charge, u64)> + Clone) -> Result<()> {
+        self.reserve(charges.clone().map(|(_, more)| more))?;
+        // One that was released meanwhile gives it back when it is dropped.
+        for (charge, more) in charges {
+            charge.bytes.fetch_add(more, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    fn reserve(&self, sizes: impl Iterator<Item = u64>) -> Result<()> {
+        let sum = sizes.fold(0, u64::saturating_add);
         let mut used = self.used.load(Ordering::Relaxed);
         loop {
             let next = self.fits(used, sum)?;
             match self.used.compare_exchange_weak(used, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => break,
+                Ok(_) => return Ok(()),
                 Err(other) => used = other,
             }
         }
-        Ok(sizes.map(|bytes| Charge { used: self.used.clone(), bytes: bytes.into() }).collect())
     }
 
     fn fits(&self, used: u64, more: u64) -> Result<u64> {
@@ -261,6 +277,13 @@ pub(crate) struct Charge {
 }
 
 impl Charge {
+    /// Gives part of the room back; nothing where all was given back before.
+    pub(crate) fn shrink(&self, less: u64) {
+        let rest = |bytes: u64| Some(bytes.saturating_sub(less));
+        let before = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, rest).unwrap_or_default();
+        self.used.fetch_sub(before.min(less), Ordering::Relaxed);
+    }
+
     /// Gives the room back now, once.
     pub(crate) fn release(&self) {
         self.used.fetch_sub(self.bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);

@@ -55,6 +55,7 @@ impl From<VariableStatus> for v1::VariableStatus {
             bytes: row.bytes,
             version: row.version,
             partial_writes: row.partial_writes,
+            slot_bytes: row.slot_bytes,
             dtype: v1::DType::from(row.ty.dtype).into(),
             shard: row.shard.as_ref().map(|shard| shard_to_wire(shard, &row.ty)),
             shape: whole_type(&row.ty, row.shard.as_ref()).shape,
@@ -161,6 +162,7 @@ fn variable(row: v1::VariableStatus) -> Result<VariableStatus> {
         bytes: row.bytes,
         version: row.version,
         partial_writes: row.partial_writes,
+        slot_bytes: row.slot_bytes,
     })
 }
 
@@ -240,6 +242,7 @@ mod tests {
                     bytes: 48,
                     version: 5,
                     partial_writes: 2,
+                    slot_bytes: 96,
                 }],
                 left_out: 3,
                 strange: 0,

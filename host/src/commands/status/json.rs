@@ -122,6 +122,7 @@ fn variable(row: &VariableStatus) -> Value {
         "bytes": row.bytes,
         "version": row.version,
         "partial_writes": row.partial_writes,
+        "slot_bytes": row.slot_bytes,
     })
 }
 

@@ -88,6 +88,7 @@ fn ps() -> ServerStatus {
         bytes,
         version,
         partial_writes: 0,
+        slot_bytes: 0,
     };
     let part = Shard { index: 1, first_row: 784, whole_rows: 1568, ps: [0, 1].into() };
     let weights = VariableStatus { shard: Some(part), ..variable("weights", &[784, 1000], 3_136_000, 42) };
@@ -188,6 +189,15 @@ fn a_variable_with_parts_of_updates_says_so_beside_its_version() {
             "weights    default    f32[1568, 1000], shard 1 of 2  3.0 MiB  3136000  42, 20 partial writes",
         ]
     );
+}
+
+#[test]
+fn slots_of_optimizers_have_a_column_where_there_are_some() {
+    let mut status = ps();
+    status.variables.rows[1].slot_bytes = 2 * 3_136_000;
+    status.variable_bytes += 2 * 3_136_000;
+    status.sessions = Listed::default();
+    check(&text::text(&[seen(None, Ok(status))], false), expect![[r#""#]]);
 }
 
 #[test]

@@ -184,10 +184,13 @@ fn variable_type(row: &VariableStatus) -> String {
 }
 
 fn variables(held: &[(String, &ServerStatus)], together: bool) -> String {
-    let header = ["variables", "on", "container", "type", "size", "bytes", "version"];
+    let mut header = vec!["variables", "on", "container", "type", "size", "bytes", "version"];
+    // Only where an optimizer keeps something.
+    let with_slots = held.iter().any(|(_, status)| status.variables.rows.iter().any(|row| row.slot_bytes > 0));
+    header.extend(with_slots.then_some("slots"));
     let rows = held.iter().flat_map(|(server, status)| {
         status.variables.rows.iter().map(move |row| {
-            vec![
+            let mut cells = vec![
                 shown(&row.name),
                 server.clone(),
                 shown(&row.container),
@@ -195,7 +198,9 @@ fn variables(held: &[(String, &ServerStatus)], together: bool) -> String {
                 size(row.bytes),
                 row.bytes.to_string(),
                 version(row),
-            ]
+            ];
+            cells.extend(with_slots.then(|| if row.slot_bytes > 0 { size(row.slot_bytes) } else { NONE.to_owned() }));
+            cells
         })
     });
     let more: Vec<_> = held.iter().map(|(server, status)| More::of(&status.variables).on(server, together)).collect();

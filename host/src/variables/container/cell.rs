@@ -2,6 +2,7 @@
 
 use super::{Snapshot, drop_large, lock};
 use crate::tensor::TensorType;
+use crate::variables::slots::Slots;
 use crate::variables::store::Charge;
 use crate::variables::{Blocks, Payload, Shard, UpdateKind, VariableRef};
 use std::fmt;
@@ -30,6 +31,8 @@ pub(in crate::variables) struct Versioned {
     pub(super) version: u64,
     /// How many relaxed writes were given up half-way.
     pub(super) partial_writes: u64,
+    /// What an optimizer keeps; none before its first step.
+    pub(super) slots: Option<Slots>,
 }
 
 impl Versioned {
@@ -77,7 +80,7 @@ impl Cell {
     pub(super) fn new(variable: VariableRef, blocks: Blocks, charge: Charge) -> Self {
         let VariableRef { name: _, ty, shard } = variable;
         let news = Arc::new(News { version: AtomicU64::new(1), raised: Notify::new() });
-        let value = Mutex::new(Versioned { blocks, version: 1, partial_writes: 0 });
+        let value = Mutex::new(Versioned { blocks, version: 1, partial_writes: 0, slots: None });
         Cell { ty, shard, value, charge, news }
     }
 
@@ -107,6 +110,14 @@ impl Cell {
     #[cfg(test)]
     pub(in crate::variables) fn hold_for_test(&self) -> impl Drop + use<'_> {
         self.hold()
+    }
+
+    /// Drops what an optimizer keeps.
+    pub(super) fn drop_slots(&self, value: &mut Versioned) {
+        if let Some(slots) = value.slots.take() {
+            self.charge.shrink(slots.bytes());
+            slots.discard();
+        }
     }
 
     pub(super) fn snapshot(&self, value: &Versioned, want_value: bool) -> Snapshot {

@@ -185,6 +185,7 @@ fn check(calls: Vec<Call>) -> Result<(), TestCaseError> {
             shard: None,
             bytes: value.len() as u64 * 4,
             version: *version,
+            slot_bytes: 0,
         })
         .collect();
     statuses.sort_by(|a, b| (&a.container, &a.name).cmp(&(&b.container, &b.name)));
