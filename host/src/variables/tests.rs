@@ -1,6 +1,7 @@
 //! The store against a naive model, under many threads, and at its limits.
 
 mod model;
+mod optimizers;
 mod relaxed;
 mod rules;
 mod threads;

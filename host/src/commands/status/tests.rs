@@ -197,7 +197,17 @@ fn slots_of_optimizers_have_a_column_where_there_are_some() {
     status.variables.rows[1].slot_bytes = 2 * 3_136_000;
     status.variable_bytes += 2 * 3_136_000;
     status.sessions = Listed::default();
-    check(&text::text(&[seen(None, Ok(status))], false), expect![[r#""#]]);
+    check(&text::text(&[seen(None, Ok(status))], false), expect![[r#"
+        ps:0 at a.example:2222, incarnation 0000000000000def, dchost 0.1.0
+        attempt 0 of leader 0000000000000abc
+
+        variables  container  type                           size     bytes    version  slots
+        bias       default    f32[]                          4 B      4        1        -
+        weights    default    f32[1568, 1000], shard 1 of 2  3.0 MiB  3136000  42       6.0 MiB
+          9.0 MiB in all (9408004 bytes), at most 4.0 GiB
+
+        sessions  none
+    "#]]);
 }
 
 #[test]
@@ -330,106 +340,107 @@ fn the_object_has_the_documented_shape() {
     check(
         &serde_json::to_string_pretty(&object).expect("it was JSON"),
         expect![[r#"
-        {
-          "time": "1970-01-01T00:00:00.000Z",
-          "servers": [
             {
-              "asked": "worker:0",
-              "address": "a.example:2222",
-              "error": null,
-              "status": {
-                "task": "worker:0",
-                "incarnation": "0000000000000abc",
-                "version": "0.1.0",
-                "attempt": {
-                  "leader_incarnation": "0000000000000abc",
-                  "number": 0
-                },
-                "job": {
-                  "mode": "independent-worker",
-                  "replication": "between-graph",
-                  "training_ended": false,
-                  "cause": null
-                },
-                "tasks": [
-                  {
+              "time": "1970-01-01T00:00:00.000Z",
+              "servers": [
+                {
+                  "asked": "worker:0",
+                  "address": "a.example:2222",
+                  "error": null,
+                  "status": {
                     "task": "worker:0",
-                    "address": "worker-0:2222",
-                    "state": "running",
-                    "since_ms": 12345,
                     "incarnation": "0000000000000abc",
-                    "last_seen_ms": 250,
-                    "runner": true,
-                    "exit_code": null,
-                    "message": ""
-                  },
-                  {
-                    "task": "worker:1",
-                    "address": "worker-1:2222",
-                    "state": "never-seen",
-                    "since_ms": 12345,
-                    "incarnation": null,
-                    "last_seen_ms": null,
-                    "runner": true,
-                    "exit_code": null,
-                    "message": "connection refused"
-                  }
-                ],
-                "tasks_left_out": 1,
-                "barriers": [
-                  {
-                    "name": "",
-                    "container": "default",
-                    "generation": 3,
-                    "since_ms": 72000,
-                    "arrived": [
-                      "worker:0"
-                    ],
-                    "missing": [
-                      "worker:1"
-                    ]
-                  }
-                ],
-                "barriers_left_out": 0,
-                "variables": [
-                  {
-                    "name": "weights",
-                    "container": "default",
-                    "dtype": "f32",
-                    "shape": [
-                      1568,
-                      1000
-                    ],
-                    "shard": {
-                      "index": 1,
-                      "count": 2,
-                      "first_row": 784,
-                      "rows": 784
+                    "version": "0.1.0",
+                    "attempt": {
+                      "leader_incarnation": "0000000000000abc",
+                      "number": 0
                     },
-                    "bytes": 3136000,
-                    "version": 42,
-                    "partial_writes": 0
+                    "job": {
+                      "mode": "independent-worker",
+                      "replication": "between-graph",
+                      "training_ended": false,
+                      "cause": null
+                    },
+                    "tasks": [
+                      {
+                        "task": "worker:0",
+                        "address": "worker-0:2222",
+                        "state": "running",
+                        "since_ms": 12345,
+                        "incarnation": "0000000000000abc",
+                        "last_seen_ms": 250,
+                        "runner": true,
+                        "exit_code": null,
+                        "message": ""
+                      },
+                      {
+                        "task": "worker:1",
+                        "address": "worker-1:2222",
+                        "state": "never-seen",
+                        "since_ms": 12345,
+                        "incarnation": null,
+                        "last_seen_ms": null,
+                        "runner": true,
+                        "exit_code": null,
+                        "message": "connection refused"
+                      }
+                    ],
+                    "tasks_left_out": 1,
+                    "barriers": [
+                      {
+                        "name": "",
+                        "container": "default",
+                        "generation": 3,
+                        "since_ms": 72000,
+                        "arrived": [
+                          "worker:0"
+                        ],
+                        "missing": [
+                          "worker:1"
+                        ]
+                      }
+                    ],
+                    "barriers_left_out": 0,
+                    "variables": [
+                      {
+                        "name": "weights",
+                        "container": "default",
+                        "dtype": "f32",
+                        "shape": [
+                          1568,
+                          1000
+                        ],
+                        "shard": {
+                          "index": 1,
+                          "count": 2,
+                          "first_row": 784,
+                          "rows": 784
+                        },
+                        "bytes": 3136000,
+                        "version": 42,
+                        "partial_writes": 0,
+                        "slot_bytes": 0
+                      }
+                    ],
+                    "variables_left_out": 0,
+                    "variable_bytes": 0,
+                    "variable_bytes_max": null,
+                    "sessions": [
+                      {
+                        "task": null,
+                        "run_id": "0000000000000078",
+                        "container": "run-1",
+                        "since_ms": 200000000,
+                        "attached": false,
+                        "op_instances": 2
+                      }
+                    ],
+                    "sessions_left_out": 0
                   }
-                ],
-                "variables_left_out": 0,
-                "variable_bytes": 0,
-                "variable_bytes_max": null,
-                "sessions": [
-                  {
-                    "task": null,
-                    "run_id": "0000000000000078",
-                    "container": "run-1",
-                    "since_ms": 200000000,
-                    "attached": false,
-                    "op_instances": 2
-                  }
-                ],
-                "sessions_left_out": 0
-              }
-            }
-          ],
-          "error": null
-        }"#]],
+                }
+              ],
+              "error": null
+            }"#]],
     );
     check(
         &json::line(UNIX_EPOCH, &[seen(None, Err(not_reached()))], Some("why")),
