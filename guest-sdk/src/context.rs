@@ -3,6 +3,7 @@
 use crate::batch::{self, PendingRead, PendingUpdate, VariableSet};
 use crate::change::Change;
 use crate::op::OpBuilder;
+use crate::optimizer::{GradientSet, Optimizer};
 use crate::raw::{InitializeMode, Write};
 use crate::variable::VariableBuilder;
 use crate::{ClusterSpec, Element, Level, Read, Result, Task, imp};
@@ -234,6 +235,57 @@ impl WorkerContext {
     /// As [`start_update`](WorkerContext::start_update).
     pub fn start_update_relaxed<'a>(&self, changes: impl IntoIterator<Item = Change<'a>>) -> Result<PendingUpdate> {
         Ok(PendingUpdate::new(self.imp.start_update_changes(changes.into_iter().collect(), Write::RELAXED)?))
+    }
+
+    /// Applies gradients on the tasks of their variables, all in parallel; returns the new versions in their order:
+    /// `ctx.apply_gradients(&adam, [(&w, &gw), (&b, &gb)])?`.
+    ///
+    /// Each is atomic for its variable. The gradients of one call are clipped together, and no variable is named twice.
+    ///
+    /// # Errors
+    /// Those of [all calls](crate::Variable#errors); `invalid-argument` for a number of the optimizer, a variable without floats,
+    /// or a gradient that isn't finite where it is to be clipped; `failed-precondition` where a variable has the slots of another
+    /// method; `resource-exhausted` where slots don't fit in the host's `--max-variable-bytes`.
+    pub fn apply_gradients<'a>(&self, optimizer: &Optimizer, gradients: impl GradientSet<'a>) -> Result<Vec<u64>> {
+        let values = self.imp.apply_gradient_set(optimizer, gradients, false)?;
+        Ok(values.into_iter().map(|value| value.version).collect())
+    }
+
+    /// Applies gradients, and reads what the values became, in one round trip:
+    /// `let [w, b] = ctx.apply_gradients_and_read(&adam, [(&w, &gw), (&b, &gb)])?`.
+    ///
+    /// # Errors
+    /// Those of [`apply_gradients`](WorkerContext::apply_gradients).
+    pub fn apply_gradients_and_read<'a, S: GradientSet<'a>>(
+        &self,
+        optimizer: &Optimizer,
+        gradients: S,
+    ) -> Result<<S::Variables as VariableSet>::Values> {
+        batch::collect::<S::Variables>(self.imp.apply_gradient_set(optimizer, gradients, true)?)
+    }
+
+    /// Begins to apply gradients, so that the guest can compute meanwhile. They are taken before this returns.
+    ///
+    /// # Errors
+    /// Those of [`apply_gradients`](WorkerContext::apply_gradients), as far as they show at once; the others come from `get`.
+    pub fn start_apply_gradients<'a>(
+        &self,
+        optimizer: &Optimizer,
+        gradients: impl GradientSet<'a>,
+    ) -> Result<PendingUpdate> {
+        Ok(PendingUpdate::new(self.imp.start_apply_gradient_set(optimizer, gradients, false)?))
+    }
+
+    /// Begins to apply gradients and to read what the values become.
+    ///
+    /// # Errors
+    /// As [`start_apply_gradients`](WorkerContext::start_apply_gradients).
+    pub fn start_apply_gradients_and_read<'a, S: GradientSet<'a>>(
+        &self,
+        optimizer: &Optimizer,
+        gradients: S,
+    ) -> Result<PendingRead<S::Variables>> {
+        Ok(PendingRead::new(self.imp.start_apply_gradient_set(optimizer, gradients, true)?))
     }
 
     /// Begins to call the op `name` of this component, by its name alone: `ctx.op("loss").input(&x).start(worker(1))?`.

@@ -8,6 +8,7 @@ mod entry;
 mod error;
 mod log;
 mod op;
+mod optimizer;
 mod raw;
 mod read;
 mod task;
@@ -35,6 +36,7 @@ pub use log::Level;
 #[cfg(not(target_arch = "wasm32"))]
 pub use mock::{Failure, LogLine, MockBuilder, MockCluster, Run, Scalar, TaskRun};
 pub use op::{Call, Input, Op, OpArg, OpBuilder, OpOutcome, OpParam, OpSet, OpValue, RemoteValue, Wait, wait_any};
+pub use optimizer::{GradientSet, Optimizer};
 pub use read::Read;
 pub use task::{ClusterSpec, Task, chief, evaluator, ps, worker};
 pub use tensor::Tensor;

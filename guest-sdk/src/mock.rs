@@ -2,6 +2,7 @@
 
 mod barrier;
 mod cluster;
+mod gradients;
 mod ops;
 mod reads;
 mod shard;

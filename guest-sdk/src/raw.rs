@@ -52,6 +52,55 @@ pub(crate) struct RawChange<'a> {
     pub(crate) base: Option<u64>,
 }
 
+/// A method that makes changes of gradients, with its numbers.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum RawOptimizer {
+    Sgd { learning_rate: f64 },
+    Momentum { learning_rate: f64, momentum: f64, nesterov: bool },
+    Adagrad { learning_rate: f64, decay: f64, epsilon: f64 },
+    RmsProp { learning_rate: f64, decay: f64, epsilon: f64 },
+    Adam(RawAdam),
+    AdamW(RawAdam),
+}
+
+/// The numbers of Adam and AdamW.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct RawAdam {
+    pub(crate) learning_rate: f64,
+    pub(crate) beta1: f64,
+    pub(crate) beta2: f64,
+    pub(crate) epsilon: f64,
+    pub(crate) weight_decay: f64,
+}
+
+impl RawAdam {
+    pub(crate) fn new(learning_rate: f64, weight_decay: f64) -> Self {
+        RawAdam { learning_rate, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay }
+    }
+}
+
+impl RawOptimizer {
+    /// The name, as a host tells it.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            RawOptimizer::Sgd { .. } => "sgd",
+            RawOptimizer::Momentum { .. } => "momentum",
+            RawOptimizer::Adagrad { .. } => "adagrad",
+            RawOptimizer::RmsProp { .. } => "rmsprop",
+            RawOptimizer::Adam(_) => "adam",
+            RawOptimizer::AdamW(_) => "adamw",
+        }
+    }
+}
+
+/// The gradient of one variable.
+#[derive(Clone, Copy)]
+pub(crate) struct RawGradient<'a> {
+    pub(crate) variable: &'a imp::Variable,
+    /// All elements, little-endian; the type is the variable's.
+    pub(crate) data: &'a [u8],
+}
+
 /// A value and the version that it was read at or that the write made.
 #[derive(Clone, Debug)]
 pub(crate) struct RawValue {

@@ -1,5 +1,6 @@
 //! The host's side of every call: the WIT package `dchost:worker`.
 
+mod gradients;
 pub(crate) mod ops;
 pub(crate) use ops::{Call, Remote, Waiting, wait_any};
 

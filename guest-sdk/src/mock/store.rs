@@ -1,8 +1,9 @@
 //! The variables of a mock cluster.
 
 use super::Variable;
+use super::gradients::Slots;
 use super::shard::{Part, refuse_base};
-use crate::raw::{InitializeMode, RawChange, RawValue, UpdateKind};
+use crate::raw::{InitializeMode, RawChange, RawGradient, RawOptimizer, RawValue, UpdateKind};
 use crate::{DType, Element, Error, ErrorCode, Result, Task, Tensor};
 use std::collections::BTreeMap;
 
@@ -27,6 +28,8 @@ struct Stored {
     data: Vec<u8>,
     /// Counts applied writes.
     version: u64,
+    /// What an optimizer keeps; none before its first step.
+    slots: Option<Slots>,
 }
 
 impl Stored {
@@ -78,10 +81,11 @@ impl Store {
                 Some(stored) => {
                     stored.data.copy_from_slice(value);
                     stored.version += 1;
+                    stored.slots = None;
                 }
                 None => {
                     let Variable { key, parts, dtype, shape, .. } = (*variable).clone();
-                    self.0.insert(key, Stored { dtype, shape, parts, data: value.to_vec(), version: 1 });
+                    self.0.insert(key, Stored { dtype, shape, parts, data: value.to_vec(), version: 1, slots: None });
                 }
             }
         }
@@ -136,6 +140,28 @@ impl Store {
             stored.written(want_values)
         };
         Ok(changes.iter().map(apply).collect())
+    }
+
+    /// Makes a step for each gradient, or none where one can't be made; `scale` is what clipping came to.
+    pub(super) fn apply(
+        &mut self,
+        optimizer: &RawOptimizer,
+        scale: f64,
+        gradients: &[RawGradient<'_>],
+        want_values: bool,
+    ) -> Result<Vec<RawValue>> {
+        let variables: Vec<&Variable> = gradients.iter().map(|gradient| gradient.variable).collect();
+        self.check_initialized(&variables)?;
+        for Variable { key, .. } in variables {
+            Slots::check(self.0[key].slots.as_ref(), optimizer, &key.name)?;
+        }
+        let apply = |gradient: &RawGradient<'_>| {
+            let stored = self.0.get_mut(&gradient.variable.key).expect("checked above");
+            Slots::step(&mut stored.slots, optimizer, scale, stored.dtype, &mut stored.data, gradient.data);
+            stored.version += 1;
+            stored.written(want_values)
+        };
+        Ok(gradients.iter().map(apply).collect())
     }
 
     /// What is stored, if it is of the declared type.

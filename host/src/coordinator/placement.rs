@@ -308,7 +308,7 @@ impl Variables for PlacedVariables {
         options: GradientOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         Box::pin(async move {
-            let options = check_gradients(&gradients, options)?;
+            let options = check_gradients(&gradients, options, |variable| self.map_to_write(variable))?;
             let write = |Gradient { variable, value }| Write { variable, value, how: () };
             let cut = |variable, value, ()| Gradient { variable, value };
             let ask = |task: Arc<dyn TaskVariables>, gradients| -> BoxFuture<'a, Result<Vec<Value>>> {

@@ -155,14 +155,44 @@ mod tests {
 
     #[test]
     fn what_is_unknown_missing_or_outside_its_range_is_named() {
-        check("", &[], expect!["invalid-argument: optimizer `` is unknown, known are sgd, momentum, adagrad, rmsprop, adam and adamw; the caller may be newer than this task"]);
-        check("l\u{202e}amb\n", &[("learning-rate", 0.1)], expect![[r#"invalid-argument: optimizer `l\u{202e}amb\n` is unknown, known are sgd, momentum, adagrad, rmsprop, adam and adamw; the caller may be newer than this task"#]]);
+        check(
+            "",
+            &[],
+            expect![
+                "invalid-argument: optimizer `` is unknown, known are sgd, momentum, adagrad, rmsprop, adam and adamw; the caller may be newer than this task"
+            ],
+        );
+        check(
+            "l\u{202e}amb\n",
+            &[("learning-rate", 0.1)],
+            expect![[
+                r#"invalid-argument: optimizer `l\u{202e}amb\n` is unknown, known are sgd, momentum, adagrad, rmsprop, adam and adamw; the caller may be newer than this task"#
+            ]],
+        );
         check("sgd", &[], expect!["invalid-argument: optimizer `sgd` came without its number `learning-rate`"]);
-        check("sgd", &[("learning-rate", 0.1), ("momentum", 0.9)], expect!["invalid-argument: optimizer `sgd` has no number `momentum`; the caller may be newer than this task"]);
-        check("sgd", &[("learning-rate", f64::NAN)], expect!["invalid-argument: learning-rate of sgd is `NaN`, it is finite and not negative"]);
+        check(
+            "sgd",
+            &[("learning-rate", 0.1), ("momentum", 0.9)],
+            expect![
+                "invalid-argument: optimizer `sgd` has no number `momentum`; the caller may be newer than this task"
+            ],
+        );
+        check(
+            "sgd",
+            &[("learning-rate", f64::NAN)],
+            expect!["invalid-argument: learning-rate of sgd is `NaN`, it is finite and not negative"],
+        );
         let momentum = [("learning-rate", 0.1), ("momentum", 0.9), ("nesterov", 0.5)];
         check("momentum", &momentum, expect!["invalid-argument: nesterov of momentum is `0.5`, it is 0 or 1"]);
-        check("adam", &[("learning-rate", 0.1), ("beta1", 0.9), ("beta2", 0.9)], expect!["invalid-argument: optimizer `adam` came without its number `epsilon`"]);
-        check("rmsprop", &[("learning-rate", 0.1), ("decay", 1.0), ("epsilon", 0.0)], expect!["invalid-argument: decay of rmsprop is `1`, it is from 0 to below 1"]);
+        check(
+            "adam",
+            &[("learning-rate", 0.1), ("beta1", 0.9), ("beta2", 0.9)],
+            expect!["invalid-argument: optimizer `adam` came without its number `epsilon`"],
+        );
+        check(
+            "rmsprop",
+            &[("learning-rate", 0.1), ("decay", 1.0), ("epsilon", 0.0)],
+            expect!["invalid-argument: decay of rmsprop is `1`, it is from 0 to below 1"],
+        );
     }
 }

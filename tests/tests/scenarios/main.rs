@@ -21,6 +21,7 @@ mod limits;
 mod local;
 mod networks;
 mod ops;
+mod optimizers;
 mod refused;
 mod responsive;
 mod sharded;

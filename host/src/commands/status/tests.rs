@@ -197,7 +197,9 @@ fn slots_of_optimizers_have_a_column_where_there_are_some() {
     status.variables.rows[1].slot_bytes = 2 * 3_136_000;
     status.variable_bytes += 2 * 3_136_000;
     status.sessions = Listed::default();
-    check(&text::text(&[seen(None, Ok(status))], false), expect![[r#"
+    check(
+        &text::text(&[seen(None, Ok(status))], false),
+        expect![[r#"
         ps:0 at a.example:2222, incarnation 0000000000000def, dchost 0.1.0
         attempt 0 of leader 0000000000000abc
 
@@ -207,7 +209,8 @@ fn slots_of_optimizers_have_a_column_where_there_are_some() {
           9.0 MiB in all (9408004 bytes), at most 4.0 GiB
 
         sessions  none
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! What is wrong with the arguments of a call, before anything is sent.
 
+use super::maps::Map;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{ApplyOptions, Gradient, GradientOptions, RowChange, Variable};
 use crate::tensor::{DType, TensorView, check_data};
@@ -7,16 +8,21 @@ use crate::variables::{check_rows as rows_in_range, check_variable, clip_scale, 
 use std::collections::HashSet;
 
 /// Checks gradients before any is sent, and finds out by how much they are scaled.
-pub(super) fn check_gradients(gradients: &[Gradient<'_, Variable>], options: GradientOptions) -> Result<ApplyOptions> {
+pub(super) fn check_gradients(
+    gradients: &[Gradient<'_, Variable>],
+    options: GradientOptions,
+    map: impl Fn(&Variable) -> Result<Map>,
+) -> Result<ApplyOptions> {
     let GradientOptions { optimizer, clip_norm, sync, write } = options;
     optimizer.check()?;
-    let mut names = HashSet::new();
+    let mut seen = HashSet::new();
     for Gradient { variable, value } in gradients {
         check_value(variable, value)?;
         if !matches!(variable.ty.dtype, DType::F32 | DType::F64) {
             return Err(no_floats(&variable.name, variable.ty.dtype));
         }
-        if !names.insert(&*variable.name) {
+        // Of one name on two tasks there are two variables.
+        if !seen.insert((map(variable)?, &*variable.name)) {
             let message = format!("variable `{}` has two gradients in one call; add them up", variable.name);
             return Err(Error::new(ErrorCode::InvalidArgument, message).with_names([&*variable.name]));
         }

@@ -16,7 +16,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// How a variable is held.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Map {
     Whole(Place),
     /// In parts, on these ps tasks in order.

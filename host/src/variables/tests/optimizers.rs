@@ -71,17 +71,11 @@ mod torch {
         };
         match *kind {
             "sgd" => Optimizer::Sgd { learning_rate },
-            "momentum" => Optimizer::Momentum {
-                learning_rate,
-                momentum: number("momentum"),
-                nesterov: number("nesterov") == 1.0,
-            },
-            "adagrad" => {
-                Optimizer::Adagrad { learning_rate, decay: number("decay"), epsilon: number("epsilon") }
+            "momentum" => {
+                Optimizer::Momentum { learning_rate, momentum: number("momentum"), nesterov: number("nesterov") == 1.0 }
             }
-            "rmsprop" => {
-                Optimizer::RmsProp { learning_rate, decay: number("decay"), epsilon: number("epsilon") }
-            }
+            "adagrad" => Optimizer::Adagrad { learning_rate, decay: number("decay"), epsilon: number("epsilon") },
+            "rmsprop" => Optimizer::RmsProp { learning_rate, decay: number("decay"), epsilon: number("epsilon") },
             "adam" => Optimizer::Adam(adam()),
             "adamw" => Optimizer::AdamW(adam()),
             other => panic!("`{other}` is unknown"),
@@ -105,9 +99,8 @@ mod torch {
         let mut compared = 0;
         let mut cases = lines.as_slice();
         while let Some(first) = cases.first() {
-            let same = |line: &&Line<'_>| {
-                (line.kind, line.dtype, &line.numbers) == (first.kind, first.dtype, &first.numbers)
-            };
+            let same =
+                |line: &&Line<'_>| (line.kind, line.dtype, &line.numbers) == (first.kind, first.dtype, &first.numbers);
             let (case, rest) = cases.split_at(cases.iter().take_while(same).count());
             cases = rest;
             let dtype = first.dtype;
@@ -132,7 +125,8 @@ mod torch {
                     None => 1.0,
                 };
                 let options = ApplyOptions { scale, ..options(optimizer(first)) };
-                let snapshot = container.apply(vec![(w.clone(), Payload::Borrowed(&data))], &options).unwrap().remove(0);
+                let snapshot =
+                    container.apply(vec![(w.clone(), Payload::Borrowed(&data))], &options).unwrap().remove(0);
                 let after = floats(dtype, &snapshot.blocks.contiguous());
                 for (index, (before, after)) in before.iter().zip(&after).enumerate() {
                     moved[index] += (after - before).abs();
@@ -208,12 +202,10 @@ fn optimizers() -> impl Strategy<Value = Optimizer> {
         (0.0..1.0, 0.0..0.99, any::<bool>()).prop_map(|(learning_rate, momentum, nesterov)| {
             Optimizer::Momentum { learning_rate, momentum, nesterov }
         }),
-        (0.0..1.0, 0.0..2.0).prop_map(|(learning_rate, decay)| {
-            Optimizer::Adagrad { learning_rate, decay, epsilon: 1e-6 }
-        }),
-        (0.0..1.0, 0.0..0.99).prop_map(|(learning_rate, decay)| {
-            Optimizer::RmsProp { learning_rate, decay, epsilon: 1e-6 }
-        }),
+        (0.0..1.0, 0.0..2.0)
+            .prop_map(|(learning_rate, decay)| { Optimizer::Adagrad { learning_rate, decay, epsilon: 1e-6 } }),
+        (0.0..1.0, 0.0..0.99)
+            .prop_map(|(learning_rate, decay)| { Optimizer::RmsProp { learning_rate, decay, epsilon: 1e-6 } }),
         adam.clone().prop_map(Optimizer::Adam),
         adam.prop_map(Optimizer::AdamW),
     ]
@@ -405,7 +397,9 @@ fn gradients_come_back_where_they_would_have_to_wait() {
     assert_eq!((gradients.len(), read(&container, "a", 1)), (2, (vec![1.0], 1)));
     container.check_apply(&["a", "w"].map(|name| variable(name, 1)), &options.optimizer).expect("it doesn't wait");
     drop(held);
-    let TryApply::Applied(snapshots) = container.try_apply(gradients, &options).unwrap() else { panic!("all are free") };
+    let TryApply::Applied(snapshots) = container.try_apply(gradients, &options).unwrap() else {
+        panic!("all are free")
+    };
     assert_eq!(snapshots.iter().map(|snapshot| snapshot.version).collect::<Vec<_>>(), [2, 2]);
 }
 
