@@ -18,6 +18,7 @@ use std::time::Duration;
 
 mod broken;
 mod calls;
+mod optimizers;
 mod relaxed;
 mod rules;
 mod shards;

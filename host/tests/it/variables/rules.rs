@@ -12,7 +12,7 @@ fn header(header: v1::RequestHeader, variable: &VariableRef, want_values: bool) 
     v1::PushHeader { header: Some(header), item: vec![item], want_values, ..Default::default() }
 }
 
-fn stream(
+pub(super) fn stream(
     header: v1::PushHeader,
     chunks: Vec<v1::Chunk>,
 ) -> impl tonic::IntoStreamingRequest<Message = v1::PushRequest> {
@@ -21,12 +21,15 @@ fn stream(
     tokio_stream::iter(kinds.map(|kind| v1::PushRequest { kind: Some(kind) }).collect::<Vec<_>>())
 }
 
-fn chunk(item: u32, offset: u64, data: &[u8]) -> v1::Chunk {
+pub(super) fn chunk(item: u32, offset: u64, data: &[u8]) -> v1::Chunk {
     v1::Chunk { item, offset, data: data.to_vec().into() }
 }
 
 /// Sends one push as it is, without the client's checks.
-async fn raw(peers: &Peers, push: impl Fn(v1::RequestHeader) -> (v1::PushHeader, Vec<v1::Chunk>)) -> Result<()> {
+pub(super) async fn raw(
+    peers: &Peers,
+    push: impl Fn(v1::RequestHeader) -> (v1::PushHeader, Vec<v1::Chunk>),
+) -> Result<()> {
     let push = &push;
     peers
         .call(PS, Lane::Bulk, true, move |Try { channel, header }| async move {
@@ -110,7 +113,6 @@ async fn faulty_streams_are_refused_and_change_nothing() {
     .await;
     check(invalid, "count writes from 1", good(), |header| header.header.as_mut().unwrap().sequence = 0).await;
     let unimplemented = ErrorCode::Unimplemented;
-    check(unimplemented, "optimizer", good(), |header| header.optimizer = Some(v1::Optimizer::default())).await;
     check(unimplemented, "synchronous", good(), |header| header.sync = Some(v1::Sync::default())).await;
     check(invalid, "no such part", good(), |header| {
         header.item[0].variable.as_mut().unwrap().shard = Some(v1::Shard::default());
