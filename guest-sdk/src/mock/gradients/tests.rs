@@ -105,7 +105,7 @@ fn gradients_of_many_variables_go_in_one_call() {
         let (w_value, b_value) = ctx.apply_gradients_and_read(&sgd.clip_norm(1.0), ((&w, &[0.0, 3.0]), (&b, 4.0)))?;
         assert!((w_value[0], w_value.version()) == (0.5, 3) && (w_value[1] + 0.3).abs() < 1e-6, "{w_value:?}");
         assert!((b_value.scalar() - 0.1).abs() < 1e-12, "{b_value:?}");
-        let many = vec![(&w, vec![1.0; 2])];
+        let many = [(&w, vec![1.0; 2])];
         let many: Vec<_> = many.iter().map(|(w, gradient)| (*w, gradient)).collect();
         assert_eq!(ctx.start_apply_gradients(&sgd, many.clone())?.get()?, [4]);
         let values = ctx.start_apply_gradients_and_read(&sgd, many)?.get()?;

@@ -216,6 +216,9 @@ fn ramp(dtype: DType, elements: usize, by: f64) -> Vec<f64> {
     floats(dtype, &bytes(dtype, &(0..elements).map(|i| ((i % 1013) as f64 - 500.0) * by).collect::<Vec<_>>()))
 }
 
+/// A step on one element in a plain loop: the optimizer, the step's number, the scale, value, slots and gradient.
+type Plain = fn(&Optimizer, u64, f64, &mut f64, &mut [f64; 2], f64);
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
@@ -228,7 +231,7 @@ proptest! {
         scale in prop::sample::select(vec![1.0, 0.3]),
         held in prop::collection::vec(any::<bool>(), 3),
     ) {
-        let (dtype, plain): (_, fn(&Optimizer, u64, f64, &mut f64, &mut [f64; 2], f64)) =
+        let (dtype, plain): (_, Plain) =
             if wide { (DType::F64, plain64) } else { (DType::F32, plain32) };
         let elements = size / dtype.size_bytes();
         let w = VariableRef::whole("w", TensorType::new(dtype, [elements as u64]));
