@@ -5,6 +5,7 @@
 
 use super::{PullStream, VariablesService, invalid, off_thread, references, replay};
 use crate::error::{Error, ErrorCode, Result};
+use crate::server::answers::of_session;
 use crate::server::guard::Admitted;
 use crate::variables::{
     Begin, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Remembered, Snapshot, Ticket, VariableRef, refuse_base,
@@ -139,7 +140,9 @@ impl VariablesService {
             tensor: values.iter().map(|value| v1::TensorHeader::from(value.ty())).collect(),
             version: values.iter().map(RelaxedValue::version).collect(),
         };
-        Box::pin(Sending { admitted, header: Some(header), values, item: 0, offset: 0, waits: None })
+        let values =
+            Sending { admitted: admitted.clone(), header: Some(header), values, item: 0, offset: 0, waits: None };
+        of_session(admitted, values)
     }
 }
 
