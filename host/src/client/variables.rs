@@ -75,11 +75,16 @@ impl RemoteVariables {
         let answer = &answer;
         self.peers
             .call(self.task, Lane::Bulk, true, move |Try { channel, header: request }| async move {
-                let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED);
+                // What is small goes as a whole, without turns of the connection in between.
+                let small = values.iter().map(|value| value.len()).sum::<usize>() <= CHUNK_BYTES;
+                let (sender, receiver) = mpsc::channel(if small { 1 + values.len() } else { CHUNKS_QUEUED });
                 let header = v1::PushHeader { header: Some(request), ..header.clone() };
                 let mut feed = pin!(feed(sender, header, values, &self.spare));
                 let mut call = pin!(answer(channel, ReceiverStream::new(receiver)));
-                let mut fed = false;
+                let mut fed = small;
+                if small {
+                    feed.as_mut().await;
+                }
                 loop {
                     tokio::select! {
                         // The answer first: a refusal comes before all chunks are sent.
