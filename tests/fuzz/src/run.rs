@@ -12,7 +12,7 @@ use dchost::coordinator::resolve::values::RpcLayer;
 use dchost::error::{Error, ErrorCode, Result};
 use dchost::handles::{BoxFuture, Console, Handles, Job, Origin, Summary};
 use dchost::runtime::{GuestOptions, Limits, Module, RunEnd, RunReport, RunWatch};
-use dchost::variables::{Store, StoreOptions};
+use dchost::variables::{Spare, Store, StoreOptions};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::{Handle, Runtime};
@@ -130,6 +130,7 @@ fn handles(place: u8, store: &Store, interrupt: watch::Receiver<Option<Error>>) 
         remote: Box::new(move |task| of_task(task.to_string().replace(':', "-"))),
         chief_ended: watch::channel(None).1,
         runtime,
+        spare: Spare::default(),
     });
     Handles {
         context,

@@ -166,7 +166,7 @@ impl Server {
     async fn call(&self, rpc: Rpc, frames: Bytes) {
         let request = http::Request::post(format!("/{}", rpc.path()))
             .header(http::header::CONTENT_TYPE, "application/grpc")
-            .body(Full::new(frames))
+            .body(tonic::body::Body::new(Full::new(frames)))
             .expect("the request has valid parts");
         let (guard, store) = (self.guard.clone(), self.store.clone());
         let response = match rpc.path().split('/').next() {
