@@ -56,12 +56,7 @@ impl LeaderPart {
             attend: Arc::new(leader),
             status: Arc::new(move |row| {
                 let leader = asked.clone();
-                Box::pin(async move {
-                    match row {
-                        None => leader.status().await,
-                        Some(task) => leader.status_of(task).await,
-                    }
-                })
+                Box::pin(async move { leader.status(row).await })
             }),
         }
     }

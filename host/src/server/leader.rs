@@ -426,23 +426,11 @@ impl Service {
 }
 
 impl LeaderHandle {
-    /// What the leader knows now; none after its service has ended.
+    /// What the leader knows now, of one task the job and the task's row alone; none after its service has ended.
     ///
     /// # Cancel safety
     /// Asking has no effect.
-    pub async fn status(&self) -> Option<LeaderStatus> {
-        self.ask(None).await
-    }
-
-    /// What it knows of one task: the job, and the task's row alone.
-    ///
-    /// # Cancel safety
-    /// Asking has no effect.
-    pub async fn status_of(&self, task: Task) -> Option<LeaderStatus> {
-        self.ask(Some(task)).await
-    }
-
-    async fn ask(&self, row: Option<Task>) -> Option<LeaderStatus> {
+    pub async fn status(&self, row: Option<Task>) -> Option<LeaderStatus> {
         let (reply, answer) = oneshot::channel();
         self.sender.send(Command::Status { row, reply }).await.ok()?;
         answer.await.ok()

@@ -650,7 +650,7 @@ async fn end_report_is_given_up_in_time_and_delivered_when_the_leader_is_back() 
     assert!(begin.elapsed() >= END_TIMEOUT && begin.elapsed() < END_TIMEOUT + SECOND, "{:?}", begin.elapsed());
     *cluster.net.leader.lock().expect("no panic") = leader.clone();
     assert!(late.handle.end(done()).await);
-    let status = leader.expect("set").status().await.expect("runs");
+    let status = leader.expect("set").status(None).await.expect("runs");
     let row = status.rows.iter().find(|row| row.task == ps(0)).expect("a row");
     assert_eq!(row.state, TaskState::Ended);
 }

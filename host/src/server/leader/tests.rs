@@ -67,13 +67,13 @@ async fn who_asks_for_one_task_is_told_of_that_alone() {
     let arrival = BarrierArrival { name: "step".to_owned(), generation: 0, timeout: None };
     channel.messages.send(MemberMessage::Arrival(arrival)).await.expect("open");
     tokio::time::sleep(Duration::from_secs(6)).await;
-    let all = handle.status().await.expect("runs");
+    let all = handle.status(None).await.expect("runs");
     assert_eq!((all.rows.len(), all.silent.len(), all.barriers.len()), (2, 1, 1));
     for row in &all.rows {
-        let one = handle.status_of(row.task).await.expect("runs");
+        let one = handle.status(Some(row.task)).await.expect("runs");
         assert_eq!(one, LeaderStatus { rows: vec![row.clone()], silent: vec![], barriers: vec![], ..all.clone() });
     }
-    let none = handle.status_of(worker(9)).await.expect("runs");
+    let none = handle.status(Some(worker(9))).await.expect("runs");
     assert_eq!((none.rows, none.mode), (Vec::new(), all.mode));
 }
 
@@ -84,7 +84,7 @@ async fn status_and_report_name_who_is_silent_and_who_is_missing() {
     let arrival = BarrierArrival { name: "step".to_owned(), generation: 0, timeout: None };
     channel.messages.send(MemberMessage::Arrival(arrival)).await.expect("open");
     tokio::time::sleep(Duration::from_secs(6)).await;
-    let status = handle.status().await.expect("runs");
+    let status = handle.status(None).await.expect("runs");
     let lines = report::lines(&status, std_now()).join("\n");
     expect![[r#"
         worker:1 not seen yet for 6 s: connection refused
@@ -111,9 +111,9 @@ async fn task_that_reads_nothing_is_cut_off() {
     }
     assert_eq!(waiting, EVENTS_MAX);
     let row = |status: LeaderStatus| status.rows.into_iter().find(|row| row.task == worker(1)).expect("a row").state;
-    assert_eq!(row(handle.status().await.expect("runs")), TaskState::Suspect);
+    assert_eq!(row(handle.status(None).await.expect("runs")), TaskState::Suspect);
     handle.attend(registration(worker(1), 2)).await.expect("it may come back");
-    assert_eq!(row(handle.status().await.expect("runs")), TaskState::Running);
+    assert_eq!(row(handle.status(None).await.expect("runs")), TaskState::Running);
 }
 
 #[tokio::test(start_paused = true)]
@@ -147,7 +147,7 @@ async fn shutdown_ends_the_job_and_streams_can_be_read_to_their_end() {
     }
     assert_eq!(last, Some(LeaderEvent::JobEnded { cause: end.cause }));
     assert!(matches!(handle.attend(registration(worker(1), 2)).await, Err(AttendError::Unreachable(_))));
-    assert_eq!(handle.status().await, None);
+    assert_eq!(handle.status(None).await, None);
 }
 
 #[test]
