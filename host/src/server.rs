@@ -5,7 +5,6 @@ use crate::error::{Error, ErrorCode};
 use crate::handles::OpHost;
 use crate::ids::Incarnation;
 use crate::variables::Store;
-use crate::wire::bulk::Messages;
 use crate::wire::transport::{
     CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, HEADER_LIST_BYTES_MAX, KEEPALIVE_INTERVAL, KEEPALIVE_TIMEOUT,
     MESSAGE_BYTES_MAX, STREAM_WINDOW_BYTES,
@@ -20,10 +19,10 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tonic::Status;
 use tonic::server::NamedService;
 use tonic::service::{Routes, RoutesBuilder};
 use tonic::transport::server::TcpIncoming;
-use tonic::{Status, Streaming};
 use tonic_health::ServingStatus;
 use tonic_health::server::HealthReporter;
 use variables::VariablesService;
@@ -192,29 +191,19 @@ impl Server {
     }
 }
 
-/// Reads the first message of a stream, which carries its header; none where the stream ends before.
+/// Waits for the first message of a stream, which carries its header; none where the stream ends before.
 ///
 /// # Errors
 /// `deadline-exceeded` where it doesn't come; a status of the transport.
-///
-/// # Cancel safety
-/// Dropping it drops the stream, which resets it: the caller's call fails.
-pub(crate) async fn first_message<T>(mut stream: Streaming<T>) -> Result<(Option<T>, Streaming<T>), Status> {
-    let first = timeout(FIRST_MESSAGE_TIMEOUT, stream.message()).await.map_err(|_| no_first_message())??;
-    Ok((first, stream))
-}
-
-/// As [`first_message`], of a stream that carries tensors.
-async fn first_of<T: prost::Message + Default>(mut stream: Messages<T>) -> Result<(Option<T>, Messages<T>), Status> {
-    let first = timeout(FIRST_MESSAGE_TIMEOUT, stream.message()).await.map_err(|_| no_first_message())??;
-    Ok((first, stream))
-}
-
-fn no_first_message() -> Error {
-    Error::new(
-        ErrorCode::DeadlineExceeded,
-        format!("the stream's first message did not come within {} s", FIRST_MESSAGE_TIMEOUT.as_secs()),
-    )
+pub(crate) async fn first_message<T>(
+    message: impl Future<Output = Result<Option<T>, Status>>,
+) -> Result<Option<T>, Status> {
+    timeout(FIRST_MESSAGE_TIMEOUT, message).await.map_err(|_| {
+        Error::new(
+            ErrorCode::DeadlineExceeded,
+            format!("the stream's first message did not come within {} s", FIRST_MESSAGE_TIMEOUT.as_secs()),
+        )
+    })?
 }
 
 fn name_of<S: NamedService>(_: &S) -> &'static str {

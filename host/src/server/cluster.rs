@@ -125,7 +125,8 @@ impl cluster_server::Cluster for ClusterService {
         &self,
         request: Request<Streaming<v1::AttendRequest>>,
     ) -> Result<Response<Self::AttendStream>, Status> {
-        let (first, requests) = first_message(request.into_inner()).await?;
+        let mut requests = request.into_inner();
+        let first = first_message(requests.message()).await?;
         let (header, register) = match first.and_then(|first| first.kind) {
             Some(v1::attend_request::Kind::Register(register)) => (register.header.clone(), Some(register)),
             _ => (None, None),
@@ -156,7 +157,8 @@ impl cluster_server::Cluster for ClusterService {
         &self,
         request: Request<Streaming<v1::SessionRequest>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
-        let (first, requests) = first_message(request.into_inner()).await?;
+        let mut requests = request.into_inner();
+        let first = first_message(requests.message()).await?;
         let first = first.unwrap_or_default();
         let lease = self.guard.open_session(first.header, first.client_use)?;
         let (events, stream) = mpsc::channel(1);

@@ -91,7 +91,8 @@ impl ops_server::Ops for OpsService {
         request: Request<Streaming<v1::PutModuleRequest>>,
     ) -> Result<Response<Self::PutModuleStream>, Status> {
         let address = request.remote_addr().map(|address| address.ip());
-        let (first, requests) = first_message(request.into_inner()).await?;
+        let mut requests = request.into_inner();
+        let first = first_message(requests.message()).await?;
         let module = match first.and_then(|first| first.kind) {
             Some(put_module_request::Kind::Header(module)) => Some(module),
             Some(_) | None => None,
@@ -116,7 +117,8 @@ impl ops_server::Ops for OpsService {
     }
 
     async fn call(&self, request: Request<Streaming<v1::CallRequest>>) -> Result<Response<Self::CallStream>, Status> {
-        let (first, requests) = first_message(request.into_inner()).await?;
+        let mut requests = request.into_inner();
+        let first = first_message(requests.message()).await?;
         let opening = match first.and_then(|first| first.kind) {
             Some(call_request::Kind::Opening(opening)) => Some(opening),
             Some(_) | None => None,

@@ -14,8 +14,8 @@ use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
 use crate::server::answers::{Answers, of_session};
+use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
-use crate::server::{first_message, first_of};
 use crate::variables::{
     Begin, Blocks, Consistency, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket,
     TryPush, Update, UpdateKind, VariableRef,
@@ -86,9 +86,9 @@ impl VariablesService {
     async fn admit_write(
         &self,
         rpc: Rpc,
-        stream: Messages<v1::PushRequest>,
+        mut stream: Messages<v1::PushRequest>,
     ) -> Result<(Admitted, v1::PushHeader, Messages<v1::PushRequest>), Status> {
-        let (first, stream) = first_of(stream).await?;
+        let first = first_message(stream.message()).await?;
         let header = match first.and_then(|message| message.kind) {
             Some(push_request::Kind::Header(header)) => header,
             // The guard says what is missing, after it has checked that the caller may know.
@@ -358,7 +358,7 @@ impl variables_server::Variables for VariablesService {
         &self,
         request: Request<Streaming<v1::ScatterRequest>>,
     ) -> Result<Response<v1::PushResponse>, Status> {
-        let (first, _) = first_message(request.into_inner()).await?;
+        let first = first_message(request.into_inner().message()).await?;
         let header = match first.and_then(|message| message.kind) {
             Some(v1::scatter_request::Kind::Header(header)) => header.header,
             _ => None,
