@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::sleep;
-use tokio_stream::Stream;
+use tokio_stream::{Stream, StreamExt as _};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::Status;
 
@@ -39,6 +39,19 @@ pub(super) fn of_session<T: 'static>(
         }
     });
     Box::pin(OfSession { rest, told: false, admitted, _over: over.drop_guard() })
+}
+
+/// As [`of_session`], of answers that know nothing of the session: each is sent as long as it lasts.
+pub(super) fn while_session<T: 'static>(
+    admitted: Admitted,
+    answers: impl Stream<Item = Result<T, Status>> + Send + 'static,
+) -> Answers<T> {
+    let lasting = admitted.clone();
+    let answers = answers.map(move |answer| match lasting.session.is_cancelled() {
+        true => Err(lasting.ended().into()),
+        false => answer,
+    });
+    of_session(admitted, answers)
 }
 
 /// None once they are dropped.
@@ -75,7 +88,6 @@ mod tests {
     use crate::wire::header::Header;
     use tokio::runtime::Handle;
     use tokio::time::Instant;
-    use tokio_stream::StreamExt as _;
 
     /// Aim: what nobody reads doesn't outlive its session for long, and what is read does. Method: answers that share a value with the
     /// test, on a paused clock.

@@ -11,7 +11,7 @@ mod run;
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{OpHost, OpOpening, RemoteValue};
 use crate::ids::{Caller, RunId};
-use crate::server::answers::{Answers, of_session};
+use crate::server::answers::{Answers, of_session, while_session};
 use crate::server::first_message;
 use crate::server::guard::{Guard, Rpc};
 use crate::server::session::Lease;
@@ -159,11 +159,7 @@ impl ops_server::Ops for OpsService {
             tensor: Some((&tensor.ty).into()),
         });
         let kinds = std::iter::once(header).chain(chunks(vec![tensor]).map(fetch_response::Kind::Chunk));
-        let fetched = admitted.clone();
-        let message = move |kind| match fetched.session.is_cancelled() {
-            true => Err(fetched.ended().into()),
-            false => Ok(v1::FetchResponse { kind: Some(kind) }),
-        };
-        Ok(Response::new(of_session(admitted, tokio_stream::iter(kinds.map(message)))))
+        let messages = kinds.map(|kind| Ok(v1::FetchResponse { kind: Some(kind) }));
+        Ok(Response::new(while_session(admitted, tokio_stream::iter(messages))))
     }
 }

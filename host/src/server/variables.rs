@@ -13,7 +13,7 @@ mod relaxed;
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
-use crate::server::answers::{Answers, of_session};
+use crate::server::answers::{Answers, while_session};
 use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
 use crate::variables::{
@@ -319,12 +319,8 @@ impl VariablesService {
             })
         });
         let kinds = std::iter::once(pull_response::Kind::Header(header)).chain(chunks);
-        let pulled = admitted.clone();
-        let message = move |kind| match pulled.session.is_cancelled() {
-            true => Err(pulled.ended().into()),
-            false => Ok(v1::PullResponse { kind: Some(kind) }),
-        };
-        of_session(admitted, tokio_stream::iter(kinds.map(message)))
+        let messages = kinds.map(|kind| Ok(v1::PullResponse { kind: Some(kind) }));
+        while_session(admitted, tokio_stream::iter(messages))
     }
 }
 

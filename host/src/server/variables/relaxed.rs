@@ -5,7 +5,7 @@
 
 use super::{PullStream, VariablesService, invalid, off_thread, references, replay};
 use crate::error::{Error, ErrorCode, Result};
-use crate::server::answers::of_session;
+use crate::server::answers::while_session;
 use crate::server::guard::Admitted;
 use crate::variables::{
     Begin, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Remembered, Snapshot, Ticket, VariableRef, refuse_base,
@@ -140,9 +140,7 @@ impl VariablesService {
             tensor: values.iter().map(|value| v1::TensorHeader::from(value.ty())).collect(),
             version: values.iter().map(RelaxedValue::version).collect(),
         };
-        let values =
-            Sending { admitted: admitted.clone(), header: Some(header), values, item: 0, offset: 0, waits: None };
-        of_session(admitted, values)
+        while_session(admitted, Sending { header: Some(header), values, item: 0, offset: 0, waits: None })
     }
 }
 
@@ -166,7 +164,6 @@ fn who(admitted: &Admitted) -> String {
 
 /// A relaxed read on its way.
 struct Sending {
-    admitted: Admitted,
     header: Option<v1::PullHeader>,
     values: Vec<RelaxedValue>,
     item: usize,
@@ -209,9 +206,6 @@ impl Stream for Sending {
     type Item = Result<v1::PullResponse, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        if self.admitted.session.is_cancelled() {
-            return Poll::Ready(Some(Err(self.admitted.ended().into())));
-        }
         let kind = ready!(self.poll_kind(context));
         Poll::Ready(kind.map(|kind| Ok(v1::PullResponse { kind: Some(kind?) })))
     }
