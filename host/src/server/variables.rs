@@ -140,35 +140,39 @@ impl VariablesService {
     }
 
     async fn push_stream(&self, stream: Messages<v1::PushRequest>) -> Result<(Admitted, Vec<Snapshot>), Status> {
-        let (admitted, header, mut stream) = self.admit_write(Rpc::Push, stream).await?;
+        let (admitted, header, stream) = self.admit_write(Rpc::Push, stream).await?;
         if header.if_absent {
             return Err(invalid("`if_absent` belongs to Initialize").into());
         }
-        if header.optimizer.is_some() {
-            let snapshots = self.push_gradients(&admitted, header, stream).await?;
-            return Ok((admitted, snapshots));
-        }
-        if header.clip_scale != 0.0 {
+        let snapshots = if header.optimizer.is_some() {
+            self.push_gradients(&admitted, header, stream).await?
+        } else if header.clip_scale != 0.0 {
             return Err(invalid("`clip_scale` belongs to a push with an optimizer").into());
-        }
-        if consistency(header.consistency)? == Consistency::Relaxed {
-            return self.push_relaxed(admitted, header, stream).await;
-        }
+        } else {
+            match consistency(header.consistency)? {
+                Consistency::Atomic => self.push_atomic(&admitted, header, stream).await?,
+                Consistency::Relaxed => self.push_relaxed(&admitted, header, stream).await?,
+            }
+        };
+        Ok((admitted, snapshots))
+    }
+
+    async fn push_atomic(
+        &self,
+        admitted: &Admitted,
+        header: v1::PushHeader,
+        mut stream: Messages<v1::PushRequest>,
+    ) -> Result<Vec<Snapshot>, Status> {
         let want_values = header.want_values;
-        let how = header.item.iter().map(|item| Ok((update_kind(item.kind)?, item.base_version)));
-        let how = how.collect::<Result<Vec<_>>>()?;
-        let variables = variables(references(header.item)?)?;
+        let (variables, how) = changes(header.item)?;
         let container = self.open(&admitted.caller)?;
 
-        let mut ticket = match self.begin(&admitted).await? {
-            Begin::Replay(answer) => {
-                let snapshots = replay(&container, &variables, want_values, answer?).await?;
-                return Ok((admitted, snapshots));
-            }
+        let mut ticket = match self.begin(admitted).await? {
+            Begin::Replay(answer) => return Ok(replay(&container, &variables, want_values, answer?).await?),
             Begin::Fresh(ticket) => ticket,
         };
         container.check_push(&variables)?;
-        let staging = self.receive(&admitted, &mut ticket, &mut stream, &variables).await?;
+        let staging = self.receive(admitted, &mut ticket, &mut stream, &variables).await?;
         let write = move |values, inline| {
             let mut updates = updates(variables, how, values);
             if inline {
@@ -180,11 +184,8 @@ impl VariablesService {
             }
             Write::Later(Box::new(move || container.push(updates, want_values)))
         };
-        let remember = move |snapshots: &Vec<Snapshot>| {
-            Remembered::of(snapshots.iter().map(|snapshot| (snapshot.version, &snapshot.blocks)), want_values)
-        };
-        let snapshots = apply(ticket, staging, write, remember).await?;
-        Ok((admitted, snapshots))
+        let remember = move |snapshots: &Vec<Snapshot>| Remembered::of(snapshots, want_values);
+        Ok(apply(ticket, staging, write, remember).await?)
     }
 
     async fn begin(&self, admitted: &Admitted) -> Result<Begin> {
@@ -228,6 +229,13 @@ impl VariablesService {
 
 fn references(items: Vec<v1::PushItem>) -> Result<Vec<v1::VariableRef>> {
     items.into_iter().map(|item| item.variable.ok_or_else(|| missing("item.variable"))).collect()
+}
+
+/// The variables of a push, and how each changes.
+fn changes(items: Vec<v1::PushItem>) -> Result<(Vec<VariableRef>, Vec<(UpdateKind, Option<u64>)>)> {
+    let how = items.iter().map(|item| Ok((update_kind(item.kind)?, item.base_version)));
+    let how = how.collect::<Result<Vec<_>>>()?;
+    Ok((variables(references(items)?)?, how))
 }
 
 fn updates(

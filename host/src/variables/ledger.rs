@@ -1,6 +1,6 @@
 //! Writes are applied once, however often they are retried.
 
-use super::{Blocks, RelaxedWrite, lock};
+use super::{Blocks, RelaxedWrite, Snapshot, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::RunId;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
@@ -46,12 +46,11 @@ pub struct Remembered {
 
 impl Remembered {
     /// Keeps an answer, with its values where they are wanted and small.
-    pub fn of<'s>(snapshots: impl IntoIterator<Item = (u64, &'s Blocks)>, want_values: bool) -> Self {
-        let (versions, values): (Vec<_>, Vec<_>) = snapshots.into_iter().unzip();
-        let small = values.iter().map(|blocks: &&Blocks| blocks.len()).sum::<usize>() <= VALUE_BYTES_MAX;
+    pub fn of(snapshots: &[Snapshot], want_values: bool) -> Self {
+        let small = snapshots.iter().map(|snapshot| snapshot.blocks.len()).sum::<usize>() <= VALUE_BYTES_MAX;
         // The blocks are shared with the variable until its next write, which then copies no more than they hold.
-        let values = (want_values && small).then(|| values.into_iter().cloned().collect());
-        Remembered { versions, values }
+        let values = (want_values && small).then(|| snapshots.iter().map(|snapshot| snapshot.blocks.clone()).collect());
+        Remembered { versions: snapshots.iter().map(|snapshot| snapshot.version).collect(), values }
     }
 
     fn bytes(&self) -> usize {

@@ -39,9 +39,7 @@ impl VariablesService {
             }
             Write::Later(Box::new(move || container.apply(gradients, &options)))
         };
-        let remember = move |snapshots: &Vec<Snapshot>| {
-            Remembered::of(snapshots.iter().map(|snapshot| (snapshot.version, &snapshot.blocks)), want_values)
-        };
+        let remember = move |snapshots: &Vec<Snapshot>| Remembered::of(snapshots, want_values);
         Ok(apply(ticket, staging, write, remember).await?)
     }
 }

@@ -3,7 +3,7 @@
 //! Neither needs a second copy of the value. An update whose stream breaks goes on with its retry where it was; one that nobody
 //! takes up again is told (see [`RelaxedWrite`]).
 
-use super::{PullStream, VariablesService, invalid, off_thread, references, replay};
+use super::{PullStream, VariablesService, changes, invalid, off_thread, replay};
 use crate::error::{Error, ErrorCode, Result};
 use crate::server::answers::while_session;
 use crate::server::guard::Admitted;
@@ -14,7 +14,6 @@ use crate::wire::bulk::Messages;
 use crate::wire::header::response_header;
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::{self, pull_response, push_request};
-use crate::wire::variables::{update_kind, variables};
 use bytes::Bytes;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -42,22 +41,17 @@ impl From<Error> for Broken {
 impl VariablesService {
     pub(super) async fn push_relaxed(
         &self,
-        admitted: Admitted,
+        admitted: &Admitted,
         header: v1::PushHeader,
         mut stream: Messages<v1::PushRequest>,
-    ) -> Result<(Admitted, Vec<Snapshot>), Status> {
+    ) -> Result<Vec<Snapshot>, Status> {
         let want_values = header.want_values;
-        let how = header.item.iter().map(|item| Ok((update_kind(item.kind)?, item.base_version)));
-        let how = how.collect::<Result<Vec<_>>>()?;
-        let variables = variables(references(header.item)?)?;
+        let (variables, how) = changes(header.item)?;
         variables.iter().zip(&how).try_for_each(|(variable, (_, base))| refuse_base(&variable.name, *base))?;
         let container = self.open(&admitted.caller)?;
 
-        let mut ticket = match self.begin(&admitted).await? {
-            Begin::Replay(answer) => {
-                let snapshots = replay(&container, &variables, want_values, answer?).await?;
-                return Ok((admitted, snapshots));
-            }
+        let mut ticket = match self.begin(admitted).await? {
+            Begin::Replay(answer) => return Ok(replay(&container, &variables, want_values, answer?).await?),
             Begin::Fresh(ticket) => ticket,
         };
         let changes: Vec<_> = variables.iter().cloned().zip(how.into_iter().map(|(kind, _)| kind)).collect();
@@ -68,12 +62,12 @@ impl VariablesService {
                 write
             }
             None => {
-                let write = Arc::new(container.relaxed_write(&changes, want_values, who(&admitted))?);
+                let write = Arc::new(container.relaxed_write(&changes, want_values, who(admitted))?);
                 ticket.keep(write.clone(), admitted.session.clone())?;
                 write
             }
         };
-        match self.apply_chunks(&admitted, &mut ticket, &mut stream, &variables, &write).await {
+        match self.apply_chunks(admitted, &mut ticket, &mut stream, &variables, &write).await {
             Ok(()) => {}
             // The ticket's drop keeps what was begun for the retry.
             Err(Broken::Stream(status)) => return Err(status),
@@ -85,15 +79,12 @@ impl VariablesService {
         let applying = ticket.apply()?;
         let finish = move || {
             let result = write.finish();
-            let remember = |snapshots: &Vec<Snapshot>| {
-                Remembered::of(snapshots.iter().map(|snapshot| (snapshot.version, &snapshot.blocks)), want_values)
-            };
+            let remember = |snapshots: &Vec<Snapshot>| Remembered::of(snapshots, want_values);
             applying.finish(result.as_ref().map(remember).map_err(Error::clone));
             result
         };
         // Values are read again for the answer, which may have to wait for another change.
-        let snapshots = if want_values { off_thread(finish).await? } else { finish()? };
-        Ok((admitted, snapshots))
+        Ok(if want_values { off_thread(finish).await? } else { finish()? })
     }
 
     /// Applies the chunks as they come, until all have come and the caller has ended its stream.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::tensor::{DType, TensorType};
 
 const RUN: RunId = RunId(1);
 
@@ -144,13 +145,16 @@ async fn runs_are_bounded() {
 
 #[test]
 fn only_small_values_are_kept() {
-    let small = Blocks::copy_of(&[1; 100]);
-    let large = Blocks::copy_of(&vec![1; VALUE_BYTES_MAX]);
-    let kept =
-        |blocks: &[&Blocks], want| Remembered::of(blocks.iter().map(|blocks| (1, *blocks)), want).values.is_some();
-    assert!(kept(&[&small], true));
-    assert!(!kept(&[&small], false));
-    assert!(!kept(&[&small, &large], true));
+    let snapshot = |bytes: usize| Snapshot {
+        ty: TensorType::new(DType::U8, [bytes as u64]),
+        blocks: Blocks::copy_of(&vec![1; bytes]),
+        version: 1,
+    };
+    let (small, large) = (snapshot(100), snapshot(VALUE_BYTES_MAX));
+    let kept = |snapshots: &[Snapshot], want| Remembered::of(snapshots, want).values.is_some();
+    assert!(kept(std::slice::from_ref(&small), true));
+    assert!(!kept(std::slice::from_ref(&small), false));
+    assert!(!kept(&[small, large], true));
 }
 
 /// Aim: no write is applied twice because others came in great number.
