@@ -8,6 +8,7 @@ use crate::variables::{
     ApplyOptions, Consistency, Container, InitializeMode, Payload, ReadOptions, RelaxedValue, Snapshot, Spare, Store,
     Update, VariableRef, WriteOptions, unserved,
 };
+use std::future::ready;
 use std::time::Duration;
 use tokio::runtime::Handle;
 
@@ -78,23 +79,18 @@ impl TaskVariables for LocalVariables {
         let ReadOptions { min_version, max_age: _, consistency } = options;
         Box::pin(async move {
             let container = self.open()?;
-            loop {
-                if let Some(version) = min_version {
-                    container.wait_versions(&variables, version).await?;
-                }
-                let values: Vec<_> = match consistency {
+            let read = || -> Result<Vec<Value>> {
+                Ok(match consistency {
                     Consistency::Atomic => {
                         container.pull(&variables)?.into_iter().map(|snapshot| self.value(snapshot)).collect()
                     }
                     Consistency::Relaxed => {
                         container.relaxed_read(&variables)?.iter().map(|value| self.relaxed(value)).collect()
                     }
-                };
-                // One that was deleted and set anew in between begins at version 1.
-                if values.iter().all(|value| Some(value.version) >= min_version) {
-                    return Ok(values);
-                }
-            }
+                })
+            };
+            let min_version = min_version.unwrap_or_default();
+            container.read_at_least(&variables, min_version, |value: &Value| value.version, || ready(read())).await
         })
     }
 

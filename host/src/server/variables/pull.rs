@@ -6,6 +6,7 @@ use crate::server::guard::Admitted;
 use crate::variables::{Consistency, Container, RelaxedValue, Snapshot, VariableRef};
 use crate::wire::v1;
 use crate::wire::variables::{consistency, variables};
+use std::future::ready;
 use tonic::Status;
 
 impl VariablesService {
@@ -16,40 +17,20 @@ impl VariablesService {
         let variables = variables(request.variable)?;
         let container = self.open(&admitted.caller)?;
         let min_version = request.min_version.unwrap_or_default();
-        if consistency == Consistency::Relaxed {
-            let values = admitted.run(relaxed_at_least(&container, &variables, min_version)).await?;
-            return Ok(self.send_relaxed(admitted, values));
-        }
-        let snapshots = admitted.run(pull_at_least(&container, &variables, min_version)).await?;
-        Ok(self.send(admitted, snapshots))
-    }
-}
-
-/// Begins to read values that have at least a version; waits until they do.
-async fn relaxed_at_least(
-    container: &Container,
-    variables: &[VariableRef],
-    min_version: u64,
-) -> Result<Vec<RelaxedValue>> {
-    loop {
-        container.wait_versions(variables, min_version).await?;
-        let values = container.relaxed_read(variables)?;
-        // One that was deleted and set anew in between begins at version 1.
-        if values.iter().all(|value| value.version() >= min_version) {
-            return Ok(values);
-        }
-    }
-}
-
-/// Reads values that have at least a version; waits until they do.
-async fn pull_at_least(container: &Container, variables: &[VariableRef], min_version: u64) -> Result<Vec<Snapshot>> {
-    loop {
-        if min_version > 0 {
-            container.wait_versions(variables, min_version).await?;
-        }
-        let snapshots = pull(container, variables).await?;
-        if snapshots.iter().all(|snapshot| snapshot.version >= min_version) {
-            return Ok(snapshots);
+        match consistency {
+            Consistency::Atomic => {
+                let read = || pull(&container, &variables);
+                let snapshots =
+                    container.read_at_least(&variables, min_version, |value: &Snapshot| value.version, read);
+                let snapshots = admitted.run(snapshots).await?;
+                Ok(self.send(admitted, snapshots))
+            }
+            Consistency::Relaxed => {
+                let read = || ready(container.relaxed_read(&variables));
+                let values = container.read_at_least(&variables, min_version, RelaxedValue::version, read);
+                let values = admitted.run(values).await?;
+                Ok(self.send_relaxed(admitted, values))
+            }
         }
     }
 }

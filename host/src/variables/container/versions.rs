@@ -28,4 +28,34 @@ impl Container {
             }
         }
     }
+
+    /// Reads by `read` what has at least a version, which `version_of` tells of each value; waits until all have. Of 0 there is
+    /// nothing to wait for.
+    ///
+    /// # Errors
+    /// Those of [`wait_versions`](Self::wait_versions), and of `read`.
+    ///
+    /// # Cancel safety
+    /// That of `read`.
+    pub async fn read_at_least<T, F>(
+        &self,
+        variables: &[VariableRef],
+        min_version: u64,
+        version_of: impl Fn(&T) -> u64,
+        read: impl Fn() -> F,
+    ) -> Result<Vec<T>>
+    where
+        F: Future<Output = Result<Vec<T>>>,
+    {
+        loop {
+            if min_version > 0 {
+                self.wait_versions(variables, min_version).await?;
+            }
+            let values = read().await?;
+            // One that was deleted and set anew in between begins at version 1.
+            if values.iter().all(|value| version_of(value) >= min_version) {
+                return Ok(values);
+            }
+        }
+    }
 }
