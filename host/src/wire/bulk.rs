@@ -32,20 +32,24 @@ const PREFIX_BYTES: usize = 5;
 /// Chunks below this size are copied behind what stands before them: a frame of their own costs more.
 const COPIED_BYTES_MAX: usize = 4096;
 
+/// The number of the field that is the chunk, of all messages that may be one.
+const CHUNK_FIELD: u32 = 2;
+
 /// A message that may be a chunk.
 pub trait BulkMessage: prost::Message + Default + 'static {
-    /// The number of its field that is the chunk.
-    const CHUNK_FIELD: u32;
-
     /// The chunk, or the message as it was.
     fn into_chunk(self) -> Result<v1::Chunk, Self>
     where
-        Self: Sized;
+        Self: Sized,
+    {
+        Err(self)
+    }
 }
 
-impl BulkMessage for v1::PushRequest {
-    const CHUNK_FIELD: u32 = 2;
+impl BulkMessage for v1::PullRequest {}
+impl BulkMessage for v1::PushResponse {}
 
+impl BulkMessage for v1::PushRequest {
     fn into_chunk(self) -> Result<v1::Chunk, Self> {
         match self.kind {
             Some(v1::push_request::Kind::Chunk(chunk)) => Ok(chunk),
@@ -55,21 +59,11 @@ impl BulkMessage for v1::PushRequest {
 }
 
 impl BulkMessage for v1::PullResponse {
-    const CHUNK_FIELD: u32 = 2;
-
     fn into_chunk(self) -> Result<v1::Chunk, Self> {
         match self.kind {
             Some(v1::pull_response::Kind::Chunk(chunk)) => Ok(chunk),
             kind => Err(v1::PullResponse { kind }),
         }
-    }
-}
-
-impl BulkMessage for v1::PullRequest {
-    const CHUNK_FIELD: u32 = 0;
-
-    fn into_chunk(self) -> Result<v1::Chunk, Self> {
-        Err(self)
     }
 }
 
@@ -89,15 +83,6 @@ pub fn encode_response<T: BulkMessage>(
     response
 }
 
-/// The answer of a server that has one message.
-pub fn encode_single<T: prost::Message + 'static>(message: &T) -> Response<Body> {
-    let bytes = framed(message);
-    let body = Single { bytes: Some(bytes), ended: false };
-    let mut response = Response::new(Body::new(body));
-    response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
-    response
-}
-
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// A message behind its prefix.
@@ -110,15 +95,15 @@ fn framed(message: &impl prost::Message) -> Bytes {
 }
 
 /// What stands before a chunk's bytes: all of its message but them, which come last.
-fn chunk_head(field: u32, chunk: &v1::Chunk) -> BytesMut {
+fn chunk_head(chunk: &v1::Chunk) -> BytesMut {
     let v1::Chunk { item, offset, data } = chunk;
     let size = data.len() as u64;
     let number = |field: u32, value: u64| if value == 0 { 0 } else { key_len(field) + encoded_len_varint(value) };
     let inner = number(1, u64::from(*item)) + number(2, *offset) + key_len(3) + encoded_len_varint(size) + data.len();
-    let message = key_len(field) + encoded_len_varint(inner as u64) + inner;
+    let message = key_len(CHUNK_FIELD) + encoded_len_varint(inner as u64) + inner;
     let mut buffer = BytesMut::with_capacity(PREFIX_BYTES + message - data.len());
     put_prefix(&mut buffer, message);
-    encode_key(field, WireType::LengthDelimited, &mut buffer);
+    encode_key(CHUNK_FIELD, WireType::LengthDelimited, &mut buffer);
     encode_varint(inner as u64, &mut buffer);
     for (field, value) in [(1, u64::from(*item)), (2, *offset)] {
         if value != 0 {
@@ -165,7 +150,7 @@ where
             Some(Ok(message)) => {
                 let data = match message.into_chunk() {
                     Ok(chunk) => {
-                        let mut head = chunk_head(T::CHUNK_FIELD, &chunk);
+                        let mut head = chunk_head(&chunk);
                         if chunk.data.len() < COPIED_BYTES_MAX {
                             head.extend_from_slice(&chunk.data);
                         } else {
@@ -192,27 +177,6 @@ fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {
     let mut trailers = HeaderMap::new();
     status.add_header(&mut trailers)?;
     Ok(Frame::trailers(trailers))
-}
-
-/// A body of one message.
-struct Single {
-    bytes: Option<Bytes>,
-    ended: bool,
-}
-
-impl http_body::Body for Single {
-    type Data = Bytes;
-    type Error = Status;
-
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        if let Some(bytes) = self.bytes.take() {
-            return Poll::Ready(Some(Ok(Frame::data(bytes))));
-        }
-        if std::mem::replace(&mut self.ended, true) {
-            return Poll::Ready(None);
-        }
-        Poll::Ready(Some(trailers(&Status::new(Code::Ok, ""))))
-    }
 }
 
 /// Calls an rpc, `/package.Service/Method`, with a stream of messages.

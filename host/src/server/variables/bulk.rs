@@ -2,7 +2,7 @@
 
 use super::VariablesService;
 use crate::server::guard::Rpc;
-use crate::wire::bulk::{decode_request, encode_response, encode_single};
+use crate::wire::bulk::{decode_request, encode_response};
 use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1;
 use crate::wire::v1::variables_server::VariablesServer;
@@ -56,7 +56,7 @@ impl Service<Request<Body>> for BulkVariables {
         match method {
             "/Initialize" => answer(async move {
                 let answer = service.initialize_stream(decode_request(request)?).await?;
-                Ok(encode_single(&answer))
+                Ok(encode_response(tokio_stream::once(Ok(answer))))
             }),
             "/Push" => answer(async move {
                 let (admitted, snapshots) = service.push_stream(decode_request(request)?).await?;
