@@ -127,6 +127,11 @@ impl<'a> Change<'a> {
         self
     }
 
+    /// Whether it comes to the same before or after others of its kind.
+    pub(crate) fn commutes(&self) -> bool {
+        matches!(self.kind, UpdateKind::Add | UpdateKind::Sub) && self.base.is_none()
+    }
+
     /// The change as the implementations take it, or the error of its value.
     fn raw(&self) -> Result<RawChange<'_>> {
         let data = self.data.as_deref().map_err(Clone::clone)?;

@@ -4,6 +4,7 @@ use crate::batch::{self, PendingRead, PendingUpdate, VariableSet};
 use crate::change::Change;
 use crate::op::OpBuilder;
 use crate::optimizer::{GradientSet, Optimizer};
+use crate::overlap::Overlap;
 use crate::raw::{InitializeMode, Write};
 use crate::variable::VariableBuilder;
 use crate::{ClusterSpec, Element, Level, Read, Result, Task, imp};
@@ -286,6 +287,12 @@ impl WorkerContext {
         gradients: S,
     ) -> Result<PendingRead<S::Variables>> {
         Ok(PendingRead::new(self.imp.start_apply_gradient_set(optimizer, gradients, true)?))
+    }
+
+    /// Makes a loop that reads `variables` and pushes changes or gradients while it computes: `ctx.overlap([&w, &b]).depth(2)`.
+    /// Reaches no other task; see [`Overlap`].
+    pub fn overlap<S: VariableSet>(&self, variables: S) -> Overlap<S> {
+        Overlap::new(self.imp.clone(), variables)
     }
 
     /// Begins to call the op `name` of this component, by its name alone: `ctx.op("loss").input(&x).start(worker(1))?`.

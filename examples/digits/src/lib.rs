@@ -6,6 +6,7 @@
 
 mod data;
 mod evaluate;
+mod exchange;
 mod network;
 mod options;
 mod random;

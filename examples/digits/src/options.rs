@@ -19,6 +19,8 @@ pub(crate) struct Options {
     pub(crate) learning_rate: f32,
     /// `--seed N`: of initial weights and order. Default 1.
     pub(crate) seed: u64,
+    /// `--overlap N`: pushes that may be under way while the next gradient is computed; 0 does one thing after another. Default 0.
+    pub(crate) overlap: usize,
 }
 
 impl Default for Options {
@@ -30,6 +32,7 @@ impl Default for Options {
             hidden: 64,
             learning_rate: 0.1,
             seed: 1,
+            overlap: 0,
         }
     }
 }
@@ -44,7 +47,7 @@ impl fmt::Display for OptionsError {
     }
 }
 
-const NAMES: &str = "`--data`, `--epochs`, `--batch`, `--hidden`, `--learning-rate`, `--seed`";
+const NAMES: &str = "`--data`, `--epochs`, `--batch`, `--hidden`, `--learning-rate`, `--seed`, `--overlap`";
 
 impl Options {
     /// Reads `--name value` and `--name=value`; the last of the same name holds.
@@ -59,7 +62,8 @@ impl Options {
                 Some((name, value)) => (name, Some(value)),
                 None => (arg.as_str(), None),
             };
-            if !["--data", "--epochs", "--batch", "--hidden", "--learning-rate", "--seed"].contains(&name) {
+            if !["--data", "--epochs", "--batch", "--hidden", "--learning-rate", "--seed", "--overlap"].contains(&name)
+            {
                 return Err(OptionsError(format!("unknown argument `{arg}`; digits takes {NAMES}")));
             }
             let value = value.or_else(|| args.next().map(String::as_str));
@@ -70,6 +74,7 @@ impl Options {
                 "--batch" => options.batch = number(name, value, 1, 10_000)?,
                 "--hidden" => options.hidden = number(name, value, 1, 4_096)?,
                 "--learning-rate" => options.learning_rate = number(name, value, f32::MIN_POSITIVE, 10.0)?,
+                "--overlap" => options.overlap = number(name, value, 0, 16)?,
                 _ => options.seed = number(name, value, 0, u64::MAX)?,
             }
         }
@@ -96,9 +101,16 @@ mod tests {
     #[test]
     fn both_spellings_are_read_and_the_last_holds() {
         assert_eq!(parse(""), Ok(Options::default()));
-        let expected =
-            Options { data: PathBuf::from("x.csv"), epochs: 3, batch: 8, hidden: 32, learning_rate: 0.5, seed: 9 };
-        let line = "--epochs 2 --data=x.csv --epochs=3 --batch 8 --hidden 32 --learning-rate 0.5 --seed 9";
+        let expected = Options {
+            data: PathBuf::from("x.csv"),
+            epochs: 3,
+            batch: 8,
+            hidden: 32,
+            learning_rate: 0.5,
+            seed: 9,
+            overlap: 2,
+        };
+        let line = "--epochs 2 --data=x.csv --epochs=3 --batch 8 --hidden 32 --learning-rate 0.5 --seed 9 --overlap 2";
         assert_eq!(parse(line), Ok(expected));
     }
 
@@ -109,12 +121,14 @@ mod tests {
         check("--epochs 0", "`--epochs 0` is not a number from 1 to 10000");
         check("--batch many", "`--batch many` is not a number from 1 to 10000");
         check("--hidden 5000", "`--hidden 5000` is not a number from 1 to 4096");
+        check("--overlap 17", "`--overlap 17` is not a number from 0 to 16");
         check("--seed -1", "`--seed -1` is not a number from 0 to 18446744073709551615");
         assert!(parse("--learning-rate NaN").is_err());
         assert!(parse("--learning-rate 0").is_err());
         check(
             "--epoch 3",
-            "unknown argument `--epoch`; digits takes `--data`, `--epochs`, `--batch`, `--hidden`, `--learning-rate`, `--seed`",
+            "unknown argument `--epoch`; digits takes `--data`, `--epochs`, `--batch`, `--hidden`, `--learning-rate`, `--seed`, \
+             `--overlap`",
         );
     }
 }

@@ -1,11 +1,18 @@
 //! The network's parameters as variables of the cluster.
 
 use crate::network::Parameters;
-use dchost_guest::{Change, Result, Variable, WorkerContext};
+use dchost_guest::{Change, Result, Value, Variable, WorkerContext};
 use std::time::Duration;
 
 /// Time between two looks at a counter.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// The parameters and the steps that led to them, as one call reads them.
+pub(crate) type Variables<'s> =
+    (&'s Variable<f32>, &'s Variable<f32>, &'s Variable<f32>, &'s Variable<f32>, &'s Variable<i64>);
+
+/// Their values.
+pub(crate) type Values = (Value<f32>, Value<f32>, Value<f32>, Value<f32>, Value<i64>);
 
 /// Variables that all tasks share. Where each lives is left to the host: on a ps task, without ps tasks on the leader.
 pub(crate) struct Shared {
@@ -42,27 +49,28 @@ impl Shared {
         ctx.wait_initialized((a, b, c, d, &self.step, &self.finished), None)
     }
 
+    /// What is read for a step.
+    pub(crate) fn variables(&self) -> Variables<'_> {
+        let [a, b, c, d] = &self.parameters;
+        (a, b, c, d, &self.step)
+    }
+
     /// The parameters as they are now, and the steps that led to them.
     pub(crate) fn pull(&self, ctx: &WorkerContext) -> Result<(Parameters, u64)> {
-        let [a, b, c, d] = &self.parameters;
-        let (hidden_weights, hidden_biases, output_weights, output_biases, step) =
-            ctx.read((a, b, c, d, &self.step))?;
-        let parameters = Parameters {
-            hidden_weights: hidden_weights.into_vec(),
-            hidden_biases: hidden_biases.into_vec(),
-            output_weights: output_weights.into_vec(),
-            output_biases: output_biases.into_vec(),
-        };
-        Ok((parameters, step.scalar().unsigned_abs()))
+        Ok(parameters(ctx.read(self.variables())?))
     }
 
     /// Subtracts a step from the parameters, whatever others did to them since they were read.
     pub(crate) fn push(&self, ctx: &WorkerContext, step: &Parameters) -> Result<()> {
-        let counter = Change::add(&self.step, 1);
-        let tensors = step.tensors();
-        let parameters = self.parameters.iter().zip(tensors).map(|(variable, values)| Change::sub(variable, values));
-        ctx.update(parameters.chain([counter]))?;
+        ctx.update(self.changes(step))?;
         Ok(())
+    }
+
+    /// What a step changes.
+    pub(crate) fn changes<'a>(&'a self, step: &'a Parameters) -> impl Iterator<Item = Change<'a>> {
+        let counter = Change::add(&self.step, 1);
+        let parameters = self.parameters.iter().zip(step.tensors());
+        parameters.map(|(variable, values)| Change::sub(variable, values)).chain([counter])
     }
 
     /// Waits until all `workers` are done.
@@ -80,4 +88,16 @@ impl Shared {
         }
         Ok(())
     }
+}
+
+/// What was read, as the network takes it.
+pub(crate) fn parameters(values: Values) -> (Parameters, u64) {
+    let (hidden_weights, hidden_biases, output_weights, output_biases, step) = values;
+    let parameters = Parameters {
+        hidden_weights: hidden_weights.into_vec(),
+        hidden_biases: hidden_biases.into_vec(),
+        output_weights: output_weights.into_vec(),
+        output_biases: output_biases.into_vec(),
+    };
+    (parameters, step.scalar().unsigned_abs())
 }

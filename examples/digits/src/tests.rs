@@ -53,6 +53,18 @@ fn a_local_run_trains_alone() {
     assert!(matches!(accuracies[..], [Some(accuracy)] if accuracy > 0.9), "{accuracies:?}");
 }
 
+/// Gradients lack the last steps of their own worker, and learn as well.
+#[test]
+fn workers_that_overlap_learn_to_read_digits() {
+    for (workers, overlap) in [(1, 1), (1, 4), (3, 2)] {
+        let cluster = cluster(workers).args(args(&format!("--overlap {overlap}"))).build();
+        let accuracy = accuracy_of(&cluster, &worker(0)).unwrap();
+        assert!(accuracy >= 0.95, "{workers} workers, {overlap} pushes under way: {accuracy}");
+        // 20 epochs over 1437 images, in batches of 16: 90 of all, or 30 of each third.
+        assert_eq!(cluster.value::<i64>("step"), Some(vec![20 * 90]));
+    }
+}
+
 #[test]
 fn an_evaluator_reports_the_final_accuracy_and_the_chief_does_not() {
     let cluster = cluster(2).chief(true).evaluator(true).args(args("--epochs 4")).build();

@@ -1,12 +1,14 @@
 //! What chief and workers do.
 
 use crate::data::Digits;
+use crate::exchange::Exchange;
 use crate::network::Parameters;
 use crate::options::Options;
 use crate::random::Random;
 use crate::shared::Shared;
 use crate::{evaluate, invalid};
 use dchost_guest::{Result, WorkerContext, info};
+use std::time::Instant;
 
 /// The random stream of initial weights; worker `i` shuffles by stream `i + 1`.
 const WEIGHTS: u64 = 0;
@@ -29,17 +31,19 @@ pub(crate) fn run(ctx: &WorkerContext, options: &Options, digits: &Digits) -> Re
     let mut order: Vec<usize> = (0..images.len()).collect();
     let batches = order.len().div_ceil(options.batch);
     let total = options.epochs * batches;
+    let mut exchange = Exchange::new(ctx, &shared, options.overlap);
+    let began = Instant::now();
     for epoch in 0..options.epochs {
         random.shuffle(&mut order);
         let mut loss_sum = 0.0;
         let mut steps = 0;
         for (index, batch) in order.chunks(options.batch).enumerate() {
-            let (parameters, before) = shared.pull(ctx)?;
+            let (parameters, before) = exchange.pull()?;
             let (loss, mut change) = parameters.loss_and_gradient(&images.batch(batch));
             // Large steps first to get near, small ones in the end to settle.
             let left = (total - (epoch * batches + index)) as f32 / total as f32;
             change.scale(options.learning_rate * left);
-            shared.push(ctx, &change)?;
+            exchange.push(&change)?;
             loss_sum += f64::from(loss);
             steps = before + 1;
         }
@@ -50,6 +54,11 @@ pub(crate) fn run(ctx: &WorkerContext, options: &Options, digits: &Digits) -> Re
         if ctx.is_chief() {
             info!(ctx, "{note}");
         }
+    }
+    exchange.finish()?;
+    if ctx.is_chief() {
+        let seconds = began.elapsed().as_secs_f64();
+        info!(ctx, "{total} steps in {seconds:.2} s: {:.0} a second", total as f64 / seconds);
     }
 
     if ctx.cluster_spec().num_tasks("evaluator") > 0 {
