@@ -22,6 +22,7 @@ mod local;
 mod networks;
 mod ops;
 mod optimizers;
+mod overlap;
 mod refused;
 mod responsive;
 mod sharded;
