@@ -96,6 +96,15 @@ impl RemoteVariables {
             })
             .await
     }
+
+    /// Sends one write of values of `types`, and reads the values after it.
+    async fn push_batch(&self, header: &v1::PushHeader, types: &[&TensorType], data: &[&[u8]]) -> Result<Vec<Value>> {
+        let answer = move |channel, stream| async move {
+            let mut stream = bulk::call(channel, PUSH, stream).await?;
+            values(&mut stream, types, header.want_values, &self.spare).await
+        };
+        self.write(header, data, answer).await
+    }
 }
 
 /// Sends header and chunks; ends early where nobody takes them any more.
@@ -317,12 +326,7 @@ impl TaskVariables for RemoteVariables {
                 };
                 let data: Vec<_> = batch.iter().map(|change| change.value.data).collect();
                 let types: Vec<_> = batch.iter().map(|change| &change.variable.ty).collect();
-                let types = &types;
-                let answer = move |channel, stream| async move {
-                    let mut stream = bulk::call(channel, PUSH, stream).await?;
-                    values(&mut stream, types, want_values, &self.spare).await
-                };
-                let written = self.write(&header, &data, answer).await;
+                let written = self.push_batch(&header, &types, &data).await;
                 all.extend(written.map_err(|error| if relaxed { partly_applied(error) } else { error })?);
             }
             Ok(all)

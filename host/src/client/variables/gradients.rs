@@ -1,11 +1,11 @@
 //! Gradients, for the task of their variables to apply.
 
-use super::{PUSH, RemoteVariables, WRITE_BYTES_MAX, batches, header_bytes, values};
+use super::{RemoteVariables, WRITE_BYTES_MAX, batches, header_bytes};
 use crate::error::Result;
 use crate::handles::{ApplyOptions, Gradient, Value, VariableRef};
 use crate::tensor::check_data;
 use crate::variables::unserved;
-use crate::wire::{bulk, v1};
+use crate::wire::v1;
 
 impl RemoteVariables {
     /// Sends gradients. Each of them is applied as a whole, so that relaxed consistency is no less than asked for.
@@ -20,7 +20,6 @@ impl RemoteVariables {
         for Gradient { variable, value } in &gradients {
             check_data(&variable.name, &variable.ty, value.data.len())?;
         }
-        let want_values = options.write.want_values;
         let mut all = Vec::with_capacity(gradients.len());
         let size = |gradient: &Gradient<'_, VariableRef>| (header_bytes(&gradient.variable), gradient.value.data.len());
         for batch in batches(gradients, WRITE_BYTES_MAX, size) {
@@ -30,7 +29,7 @@ impl RemoteVariables {
             };
             let header = v1::PushHeader {
                 item: batch.iter().map(item).collect(),
-                want_values,
+                want_values: options.write.want_values,
                 optimizer: Some((&options.optimizer).into()),
                 // 0 stands for none, so that a scale that is 0 in double precision is sent as the next one.
                 clip_scale: options.scale.max(f64::MIN_POSITIVE),
@@ -38,12 +37,7 @@ impl RemoteVariables {
             };
             let data: Vec<_> = batch.iter().map(|gradient| gradient.value.data).collect();
             let types: Vec<_> = batch.iter().map(|gradient| &gradient.variable.ty).collect();
-            let types = &types;
-            let answer = move |channel, stream| async move {
-                let mut stream = bulk::call(channel, PUSH, stream).await?;
-                values(&mut stream, types, want_values, &self.spare).await
-            };
-            all.extend(self.write(&header, &data, answer).await?);
+            all.extend(self.push_batch(&header, &types, &data).await?);
         }
         Ok(all)
     }
