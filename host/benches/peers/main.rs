@@ -25,6 +25,8 @@ mod guest;
 mod host;
 mod lane;
 mod limits;
+#[path = "../machine/mod.rs"]
+mod machine;
 mod memory;
 mod others;
 mod plain;
@@ -39,7 +41,6 @@ use figures::Figures;
 use lane::Lane;
 use question::{Bounds, PARTS, Question};
 use std::path::PathBuf;
-use std::process::Command;
 
 /// Measures dchost, limits of this machine and others in turn.
 #[derive(Debug, Parser)]
@@ -85,14 +86,14 @@ fn main() {
         return roles::play(args);
     }
     let arguments = Arguments::parse();
-    println!("{}", machine());
+    println!("{}", machine::description());
     let questions: Vec<Question> = Question::all()
         .into_iter()
         .filter(|question| arguments.parts.is_empty() || arguments.parts.iter().any(|part| part == question.part()))
         .collect();
     let bounds = Bounds { seconds: arguments.seconds, rounds: arguments.rounds };
     let figures = measure(&arguments, &questions, &mut lanes(&arguments, bounds));
-    println!("{}", machine());
+    println!("{}", machine::description());
     figures.print_tables();
     goals::print(&figures);
     if let Some(path) = &arguments.raw {
@@ -111,7 +112,7 @@ fn lanes(arguments: &Arguments, bounds: Bounds) -> Vec<Box<dyn Lane>> {
 fn measure(arguments: &Arguments, questions: &[Question], lanes: &mut [Box<dyn Lane>]) -> Figures {
     let mut figures = Figures::default();
     for pass in 1..=arguments.passes {
-        eprintln!("pass {pass} of {}, {}", arguments.passes, machine());
+        eprintln!("pass {pass} of {}, {}", arguments.passes, machine::description());
         for &question in questions {
             let mut answers: Vec<Vec<f64>> = vec![Vec::new(); lanes.len()];
             for _ in 0..TIMES {
@@ -125,22 +126,4 @@ fn measure(arguments: &Arguments, questions: &[Question], lanes: &mut [Box<dyn L
         }
     }
     figures
-}
-
-/// The processor, and how busy the machine is.
-fn machine() -> String {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or("?", |(_, name)| name);
-    let threads = std::thread::available_parallelism().map_or(0, usize::from);
-    let load = read("/proc/loadavg");
-    let load = load.split(' ').next().unwrap_or("?");
-    let date = Command::new("date")
-        .arg("-u")
-        .output()
-        .map_or_else(|_| "?".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    format!("{model}, {threads} threads, load {load}, {date}")
 }

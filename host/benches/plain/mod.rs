@@ -2,7 +2,8 @@
 //!
 //! In a folder, since a file here would be a bench.
 
-use dchost::client::channel::connect::endpoint;
+use dchost::client::channel::connect;
+use dchost::client::channel::resolver::Resolver;
 use dchost::wire::transport::{CONNECTION_WINDOW_BYTES, FRAME_BYTES_MAX, STREAM_WINDOW_BYTES};
 use std::convert::Infallible;
 use tonic::body::Body;
@@ -31,5 +32,5 @@ where
 }
 
 pub(crate) fn channel(address: &str) -> Channel {
-    endpoint(address).expect("the address is good").connect_lazy()
+    connect::channel(address, &Resolver::default()).expect("the address is good")
 }

@@ -8,6 +8,8 @@ mod barrier;
 mod calls;
 mod fakes;
 mod guests;
+#[path = "../machine/mod.rs"]
+mod machine;
 mod matmul;
 mod measure;
 mod memory;
@@ -18,8 +20,6 @@ mod process;
 mod rig;
 mod start;
 mod tensors;
-
-use std::process::Command;
 
 /// The parts, in the order in which they run.
 const PARTS: [(&str, fn()); 8] = [
@@ -48,30 +48,12 @@ fn main() {
         eprintln!("unknown part `{unknown}`: there are {}", parts.join(", "));
         std::process::exit(2);
     }
-    println!("{}", machine());
+    println!("{}", machine::description());
     for (part, run) in PARTS {
         if wanted.is_empty() || wanted.contains(&part) {
             println!("\n## {part}\n");
             run();
         }
     }
-    println!("\n{}", machine());
-}
-
-/// The processor, and how busy the machine is.
-fn machine() -> String {
-    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
-    let cpuinfo = read("/proc/cpuinfo");
-    let model = cpuinfo
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "))
-        .map_or("?", |(_, name)| name);
-    let threads = std::thread::available_parallelism().map_or(0, usize::from);
-    let load = read("/proc/loadavg");
-    let load = load.split(' ').next().unwrap_or("?");
-    let date = Command::new("date")
-        .arg("-u")
-        .output()
-        .map_or_else(|_| "?".to_owned(), |output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    format!("{model}, {threads} threads, load {load}, {date}")
+    println!("\n{}", machine::description());
 }

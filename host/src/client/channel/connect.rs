@@ -49,7 +49,6 @@ pub fn endpoint(address: &str) -> Result<Endpoint> {
         return Err(no_address("it has more than a host and a port"));
     }
     Ok(endpoint
-        .tcp_nodelay(true)
         .http2_keep_alive_interval(KEEPALIVE_INTERVAL)
         .keep_alive_timeout(KEEPALIVE_TIMEOUT)
         .keep_alive_while_idle(true)
