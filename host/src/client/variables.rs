@@ -118,13 +118,21 @@ async fn feed(sender: mpsc::Sender<v1::PushRequest>, header: v1::PushHeader, val
         for piece in value.chunks(CHUNK_BYTES) {
             // The place in the queue first: a copy is made when it can go.
             let Ok(permit) = sender.reserve().await else { return };
-            let mut data = spare.take(piece.len());
-            data.extend_from_slice(piece);
-            let data = spare.lend(data);
+            let data = copy(piece, spare);
             permit.send(message(push_request::Kind::Chunk(v1::Chunk { item, offset, data })));
             offset += piece.len() as u64;
         }
     }
+}
+
+/// Whole chunks go into memory that is kept; for smaller ones the allocator is as quick.
+fn copy(piece: &[u8], spare: &Spare) -> Bytes {
+    if piece.len() < CHUNK_BYTES {
+        return Bytes::copy_from_slice(piece);
+    }
+    let mut data = spare.take(piece.len());
+    data.extend_from_slice(piece);
+    spare.lend(data)
 }
 
 /// Reads header and chunks of an answer. Nothing is allocated that wasn't asked for.
