@@ -231,18 +231,17 @@ fn references(items: Vec<v1::PushItem>) -> Result<Vec<v1::VariableRef>> {
     items.into_iter().map(|item| item.variable.ok_or_else(|| missing("item.variable"))).collect()
 }
 
+/// How a variable changes, and from which version.
+type How = (UpdateKind, Option<u64>);
+
 /// The variables of a push, and how each changes.
-fn changes(items: Vec<v1::PushItem>) -> Result<(Vec<VariableRef>, Vec<(UpdateKind, Option<u64>)>)> {
+fn changes(items: Vec<v1::PushItem>) -> Result<(Vec<VariableRef>, Vec<How>)> {
     let how = items.iter().map(|item| Ok((update_kind(item.kind)?, item.base_version)));
     let how = how.collect::<Result<Vec<_>>>()?;
     Ok((variables(references(items)?)?, how))
 }
 
-fn updates(
-    variables: Vec<VariableRef>,
-    how: Vec<(UpdateKind, Option<u64>)>,
-    values: Vec<Blocks>,
-) -> Vec<Update<'static>> {
+fn updates(variables: Vec<VariableRef>, how: Vec<How>, values: Vec<Blocks>) -> Vec<Update<'static>> {
     let update = |((variable, (kind, base)), value)| Update { variable, kind, value: Payload::Owned(value), base };
     variables.into_iter().zip(how).zip(values).map(update).collect()
 }
