@@ -53,6 +53,8 @@ fn train(ctx: &WorkerContext) -> Result<()> {
         return Err(format!("versions {} and {}, not {versions}: a step is lost", a.version(), b.version()).into());
     }
     println!("y = {:.1}x {:+.1}", a[0], b.scalar());
+    // Nobody writes before everyone has read.
+    ctx.barrier("read", None)?;
 
     // Another method would go on with what this one has kept.
     if ctx.is_chief() {
