@@ -10,6 +10,7 @@
 //! | what a task holds may be a part of a variable, with a type and a version of its own | [`Shard`] |
 //! | a new attempt begins with an empty container, an older one is refused | [`Store::open`] |
 //! | gradients are applied by the variable's task, which keeps an optimizer's slots beside it | [`Container::apply`], [`Optimizer`] |
+//! | rows are read at one moment, and changed in order, all or none | [`Container::gather`], [`Container::scatter`] |
 //! | a write is applied once for each run and sequence | [`Ledger`] |
 //! | memory of values that were read is used again for the next ones | [`Spare`] |
 //! | incoming bytes are staged and applied when they are complete | [`Staging`] |
@@ -37,13 +38,13 @@ mod store;
 pub use blocks::{BLOCK_BYTES, Blocks};
 pub use clip::{clip_scale, no_floats};
 pub use container::{
-    Container, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Snapshot, TryApply, TryPush, Update, VARIABLES_MAX,
-    check_variable, name_some, partly_applied, refuse_base,
+    Container, Gathered, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Snapshot, TryApply, TryPush, TryScatter,
+    Update, VARIABLES_MAX, check_variable, name_some, partly_applied, refuse_base,
 };
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
 pub use optimizer::{Adam, Optimizer};
 pub use options::{ApplyOptions, Consistency, ReadOptions, SyncStep, WriteOptions};
-pub use rows::check_rows;
+pub use rows::{ROWS_MAX, check_row_count, check_rows, row_bytes};
 pub use shard::{
     AUTO_SHARD_BYTES_MIN, SHARD_BYTES_MIN, SHARDS_MAX, Shard, StoredShard, shard_count, shard_map, shard_rows,
 };

@@ -5,6 +5,7 @@
 
 mod cache;
 mod gradients;
+mod rows;
 
 pub use cache::{CachedVariables, ReadCache};
 
@@ -16,7 +17,7 @@ use crate::handles::{
     VariableRef, WriteOptions,
 };
 use crate::tensor::{Tensor, TensorType, TensorView, check_data};
-use crate::variables::{Consistency, Spare, partly_applied, refuse_base, unserved};
+use crate::variables::{Consistency, Spare, partly_applied, refuse_base};
 use crate::wire::bulk::{self, Messages};
 use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::variables_client::VariablesClient;
@@ -72,14 +73,33 @@ impl RemoteVariables {
     where
         Fut: Future<Output = Result<T, Status>> + Send,
     {
-        let answer = &answer;
+        let first = |request| {
+            let header = v1::PushHeader { header: Some(request), ..header.clone() };
+            vec![v1::PushRequest { kind: Some(push_request::Kind::Header(header)) }]
+        };
+        let chunk = |chunk| v1::PushRequest { kind: Some(push_request::Kind::Chunk(chunk)) };
+        self.write_messages(first, chunk, values, answer).await
+    }
+
+    /// Sends one write: the messages of `first`, then those that `chunk` makes of the values. `answer` reads what comes back.
+    async fn write_messages<M: Send, T, Fut>(
+        &self,
+        first: impl Fn(v1::RequestHeader) -> Vec<M> + Send + Sync,
+        chunk: fn(v1::Chunk) -> M,
+        values: &[&[u8]],
+        answer: impl Fn(Channel, ReceiverStream<M>) -> Fut + Send + Sync,
+    ) -> Result<T>
+    where
+        Fut: Future<Output = Result<T, Status>> + Send,
+    {
+        let (first, answer) = (&first, &answer);
         self.peers
             .call(self.task, Lane::Bulk, true, move |Try { channel, header: request }| async move {
+                let first = first(request);
                 // What is small goes as a whole, without turns of the connection in between.
                 let small = values.iter().map(|value| value.len()).sum::<usize>() <= CHUNK_BYTES;
-                let (sender, receiver) = mpsc::channel(if small { 1 + values.len() } else { CHUNKS_QUEUED });
-                let header = v1::PushHeader { header: Some(request), ..header.clone() };
-                let mut feed = pin!(feed(sender, header, values, &self.spare));
+                let (sender, receiver) = mpsc::channel(if small { first.len() + values.len() } else { CHUNKS_QUEUED });
+                let mut feed = pin!(feed(sender, first, chunk, values, &self.spare));
                 let mut call = pin!(answer(channel, ReceiverStream::new(receiver)));
                 let mut fed = small;
                 if small {
@@ -107,11 +127,12 @@ impl RemoteVariables {
     }
 }
 
-/// Sends header and chunks; ends early where nobody takes them any more.
-async fn feed(sender: mpsc::Sender<v1::PushRequest>, header: v1::PushHeader, values: &[&[u8]], spare: &Spare) {
-    let message = |kind| v1::PushRequest { kind: Some(kind) };
-    if sender.send(message(push_request::Kind::Header(header))).await.is_err() {
-        return;
+/// Sends the first messages and chunks; ends early where nobody takes them any more.
+async fn feed<M>(sender: mpsc::Sender<M>, first: Vec<M>, chunk: fn(v1::Chunk) -> M, values: &[&[u8]], spare: &Spare) {
+    for message in first {
+        if sender.send(message).await.is_err() {
+            return;
+        }
     }
     for (item, value) in (0..).zip(values) {
         let mut offset = 0;
@@ -119,7 +140,7 @@ async fn feed(sender: mpsc::Sender<v1::PushRequest>, header: v1::PushHeader, val
             // The place in the queue first: a copy is made when it can go.
             let Ok(permit) = sender.reserve().await else { return };
             let data = copy(piece, spare);
-            permit.send(message(push_request::Kind::Chunk(v1::Chunk { item, offset, data })));
+            permit.send(chunk(v1::Chunk { item, offset, data }));
             offset += piece.len() as u64;
         }
     }
@@ -186,6 +207,15 @@ async fn values(
     Ok(types.iter().zip(whole).zip(header.version).map(value).collect())
 }
 
+/// Reads the answer of a write without values.
+async fn versions_of(mut answer: Messages<v1::PushResponse>) -> Result<Vec<u64>, Status> {
+    let strange = || Status::from(Error::new(ErrorCode::Internal, "answer has no message"));
+    let versions = answer.message().await?.ok_or_else(strange)?.version;
+    // The trailers: only they say that it is so.
+    answer.message().await?;
+    Ok(versions)
+}
+
 /// Cuts a call into messages that a server takes. `size` is the size of an item's name and type, and of its value.
 fn batches<T>(items: Vec<T>, write_bytes_max: usize, size: impl Fn(&T) -> (usize, usize)) -> Vec<Vec<T>> {
     let mut batches: Vec<Vec<T>> = Vec::new();
@@ -240,14 +270,8 @@ impl TaskVariables for RemoteVariables {
                     ..Default::default()
                 };
                 let data: Vec<_> = batch.iter().map(|(_, view)| view.data).collect();
-                let answer = |channel, stream| async move {
-                    let mut answer = bulk::call::<_, v1::PushResponse>(channel, INITIALIZE, stream).await?;
-                    let strange = || Status::from(Error::new(ErrorCode::Internal, "answer has no message"));
-                    let versions = answer.message().await?.ok_or_else(strange)?.version;
-                    // The trailers: only they say that it is so.
-                    answer.message().await?;
-                    Ok(versions)
-                };
+                let answer =
+                    |channel, stream| async move { versions_of(bulk::call(channel, INITIALIZE, stream).await?).await };
                 versions.extend(self.write(&header, &data, answer).await?);
             }
             Ok(versions)
@@ -349,11 +373,11 @@ impl TaskVariables for RemoteVariables {
         Box::pin(self.push_gradients(gradients, options))
     }
 
-    fn gather(&self, _variable: VariableRef, _rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
-        Box::pin(async { Err(unserved("gather", "`read` the whole variable")) })
+    fn gather(&self, variable: VariableRef, rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        Box::pin(self.pull_rows(variable, rows))
     }
 
-    fn scatter<'a>(&'a self, _change: RowChange<'a, VariableRef>) -> BoxFuture<'a, Result<u64>> {
-        Box::pin(async { Err(unserved("scatter", "`update` the whole variable, with zeros where nothing changes")) })
+    fn scatter<'a>(&'a self, change: RowChange<'a, VariableRef>) -> BoxFuture<'a, Result<u64>> {
+        Box::pin(self.push_rows(change))
     }
 }

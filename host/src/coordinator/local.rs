@@ -133,11 +133,16 @@ impl TaskVariables for LocalVariables {
         })
     }
 
-    fn gather(&self, _variable: VariableRef, _rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
-        Box::pin(async { Err(unserved("gather", "`read` the whole variable")) })
+    fn gather(&self, variable: VariableRef, rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
+        Box::pin(async move {
+            let gathered = self.open()?.gather(&variable, rows, &self.spare)?;
+            let (ty, version) = (gathered.ty().clone(), gathered.version());
+            Ok(Value { tensor: Tensor { ty, data: gathered.contiguous_in(&self.spare) }, version })
+        })
     }
 
-    fn scatter<'a>(&'a self, _change: RowChange<'a, VariableRef>) -> BoxFuture<'a, Result<u64>> {
-        Box::pin(async { Err(unserved("scatter", "`update` the whole variable, with zeros where nothing changes")) })
+    fn scatter<'a>(&'a self, change: RowChange<'a, VariableRef>) -> BoxFuture<'a, Result<u64>> {
+        let RowChange { variable, rows, kind, value } = change;
+        Box::pin(async move { self.open()?.scatter(&variable, &rows, kind, Payload::Borrowed(value.data)) })
     }
 }

@@ -9,6 +9,7 @@ mod bulk;
 mod gradients;
 mod pull;
 mod relaxed;
+mod rows;
 
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
@@ -16,6 +17,7 @@ use crate::ids::Caller;
 use crate::server::answers::{Answers, while_session};
 use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
+use crate::tensor::TensorType;
 use crate::variables::{
     Begin, Blocks, Consistency, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket,
     TryPush, Update, UpdateKind, VariableRef,
@@ -27,6 +29,7 @@ use crate::wire::v1::{self, pull_response, push_request, variables_server};
 use crate::wire::variables::{check_items, consistency, update_kind, variables};
 pub use bulk::BulkVariables;
 use bulk::not_here;
+use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Request, Response, Status, Streaming};
@@ -218,12 +221,21 @@ impl VariablesService {
             order.finish()?;
             Ok(staging)
         };
-        tokio::select! {
-            biased;
-            () = admitted.session.cancelled() => Err(admitted.ended().into()),
-            () = ticket.lost() => Err(Error::new(ErrorCode::Aborted, "the write was taken over by its retry").into()),
-            staging = receive => staging,
-        }
+        while_writing(admitted, ticket, receive).await
+    }
+}
+
+/// Receives a write, as long as the session lasts and no retry takes the write over.
+async fn while_writing<T>(
+    admitted: &Admitted,
+    ticket: &mut Ticket,
+    receive: impl Future<Output = Result<T, Status>>,
+) -> Result<T, Status> {
+    tokio::select! {
+        biased;
+        () = admitted.session.cancelled() => Err(admitted.ended().into()),
+        () = ticket.lost() => Err(Error::new(ErrorCode::Aborted, "the write was taken over by its retry").into()),
+        received = receive => received,
     }
 }
 
@@ -312,14 +324,23 @@ pub type PullStream = Answers<v1::PullResponse>;
 impl VariablesService {
     /// Streams values, as long as the caller's session lasts.
     fn send(&self, admitted: Admitted, snapshots: Vec<Snapshot>) -> PullStream {
+        let value = |Snapshot { ty, version, blocks }: Snapshot| (ty, version, blocks.into_pieces(CHUNK_BYTES));
+        self.send_pieces(admitted, snapshots.into_iter().map(value).collect())
+    }
+
+    /// As [`send`](Self::send), of types, versions and values in pieces.
+    fn send_pieces<I>(&self, admitted: Admitted, values: Vec<(TensorType, u64, I)>) -> PullStream
+    where
+        I: Iterator<Item = Bytes> + Send + 'static,
+    {
         let header = v1::PullHeader {
             header: response_header(self.guard.incarnation()),
-            tensor: snapshots.iter().map(|snapshot| v1::TensorHeader::from(&snapshot.ty)).collect(),
-            version: snapshots.iter().map(|snapshot| snapshot.version).collect(),
+            tensor: values.iter().map(|(ty, ..)| v1::TensorHeader::from(ty)).collect(),
+            version: values.iter().map(|(_, version, _)| *version).collect(),
         };
-        let chunks = (0..).zip(snapshots).flat_map(|(item, snapshot)| {
+        let chunks = (0..).zip(values).flat_map(|(item, (.., pieces))| {
             let mut offset = 0;
-            snapshot.blocks.into_pieces(CHUNK_BYTES).map(move |data| {
+            pieces.map(move |data| {
                 let chunk = v1::Chunk { item, offset, data };
                 offset += chunk.data.len() as u64;
                 pull_response::Kind::Chunk(chunk)
@@ -352,22 +373,15 @@ impl variables_server::Variables for VariablesService {
         Err(not_here())
     }
 
-    async fn gather(&self, request: Request<v1::GatherRequest>) -> Result<Response<Self::GatherStream>, Status> {
-        self.guard.admit(Rpc::Gather, request.into_inner().header)?;
-        Err(unimplemented("gather").into())
+    async fn gather(&self, _request: Request<v1::GatherRequest>) -> Result<Response<Self::GatherStream>, Status> {
+        Err(not_here())
     }
 
     async fn scatter(
         &self,
-        request: Request<Streaming<v1::ScatterRequest>>,
+        _request: Request<Streaming<v1::ScatterRequest>>,
     ) -> Result<Response<v1::PushResponse>, Status> {
-        let first = first_message(request.into_inner().message()).await?;
-        let header = match first.and_then(|message| message.kind) {
-            Some(v1::scatter_request::Kind::Header(header)) => header.header,
-            _ => None,
-        };
-        self.guard.admit(Rpc::Scatter, header)?;
-        Err(unimplemented("scatter").into())
+        Err(not_here())
     }
 
     async fn uninitialized(

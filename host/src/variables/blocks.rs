@@ -113,6 +113,23 @@ impl Blocks {
         Bytes::from_owner(block.clone()).slice(start..end)
     }
 
+    /// Copies `bytes` bytes from byte `offset` on behind what `into` has; they may lie in several blocks.
+    pub(crate) fn copy(&self, offset: usize, bytes: usize, into: &mut Vec<u8>) {
+        let (mut at, end) = (offset, offset + bytes);
+        while at < end {
+            let block = self.blocks[at / BLOCK_BYTES].as_ref();
+            let start = at % BLOCK_BYTES;
+            let part = &block[start..block.len().min(start + end - at)];
+            into.extend_from_slice(part);
+            at += part.len();
+        }
+    }
+
+    /// Whether changing the block of byte `offset` would copy it, because a reader still holds it.
+    pub(crate) fn is_shared(&self, offset: usize) -> bool {
+        self.blocks.get(offset / BLOCK_BYTES).is_some_and(|block| Arc::strong_count(&block.0) > 1)
+    }
+
     /// The blocks in order, to be written to; copies those that a reader still holds, as they are taken.
     pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.blocks.iter_mut().map(|block| Arc::make_mut(&mut block.0).as_mut_slice())

@@ -4,11 +4,13 @@ mod cell;
 mod fit;
 mod gradients;
 mod relaxed;
+mod rows;
 mod together;
 mod versions;
 
 pub use gradients::TryApply;
 pub use relaxed::{RELAXED_BYTES, RelaxedValue, RelaxedWrite, partly_applied, refuse_base};
+pub use rows::{Gathered, TryScatter};
 pub use together::TryPush;
 
 use super::slots::Slots;

@@ -62,6 +62,25 @@ impl Staging {
         Ok(())
     }
 
+    /// Counts bytes of this write that the caller keeps by itself.
+    ///
+    /// # Errors
+    /// Those of [`append`](Self::append).
+    pub fn count(&mut self, bytes: u64) -> Result<()> {
+        self.budget.take(&mut self.place, self.staged, bytes)?;
+        self.staged += bytes;
+        Ok(())
+    }
+
+    /// Expects another value behind the others.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn expect(&mut self, ty: &TensorType) -> Result<()> {
+        self.items.push(Item { blocks: Blocks::default(), bytes: ty.checked_size_bytes()? });
+        Ok(())
+    }
+
     /// Bytes that were staged.
     pub fn bytes(&self) -> u64 {
         self.staged

@@ -3,6 +3,7 @@
 mod model;
 mod optimizers;
 mod relaxed;
+mod rows;
 mod rules;
 mod threads;
 mod versions;

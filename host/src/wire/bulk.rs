@@ -47,6 +47,7 @@ pub trait BulkMessage: prost::Message + Default + 'static {
 }
 
 impl BulkMessage for v1::PullRequest {}
+impl BulkMessage for v1::GatherRequest {}
 impl BulkMessage for v1::PushResponse {}
 
 impl BulkMessage for v1::PushRequest {
@@ -63,6 +64,15 @@ impl BulkMessage for v1::PullResponse {
         match self.kind {
             Some(v1::pull_response::Kind::Chunk(chunk)) => Ok(chunk),
             kind => Err(v1::PullResponse { kind }),
+        }
+    }
+}
+
+impl BulkMessage for v1::ScatterRequest {
+    fn into_chunk(self) -> Result<v1::Chunk, Self> {
+        match self.kind {
+            Some(v1::scatter_request::Kind::Chunk(chunk)) => Ok(chunk),
+            kind => Err(v1::ScatterRequest { kind }),
         }
     }
 }

@@ -20,6 +20,7 @@ mod broken;
 mod calls;
 mod optimizers;
 mod relaxed;
+mod rows;
 mod rules;
 mod shards;
 mod versions;

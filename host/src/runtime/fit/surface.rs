@@ -6,13 +6,9 @@ use super::{Fault, VERSION, ops, version_fits};
 use crate::text::shown;
 use std::collections::BTreeMap;
 use wasmtime::component::Component;
-use wasmtime::component::types::ComponentItem;
 
 /// Imports or exports that are listed, each; a component that means well has some forty.
 const ITEMS_MAX: usize = 256;
-
-/// Functions of `dchost:worker/variables` that are answered with unimplemented.
-const VARIABLES_LATER: [&str; 4] = ["apply-gradients", "gather", "scatter", "start-apply-gradients"];
 
 /// What an import or export is to this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +101,7 @@ impl Surface {
         let imports = items
             .into_iter()
             .take(ITEMS_MAX)
-            .map(|(name, item)| import(engine, name, &item.ty, import_faults.get(name).map_or(&[], Vec::as_slice)))
+            .map(|(name, _)| import(name, import_faults.get(name).map_or(&[], Vec::as_slice)))
             .collect();
         let names: BTreeMap<_, _> = ty.exports(engine).collect();
         more += names.len().saturating_sub(ITEMS_MAX);
@@ -126,7 +122,7 @@ impl Surface {
     }
 }
 
-fn import(engine: &wasmtime::Engine, name: &str, item: &ComponentItem, faults: &[Fault]) -> Item {
+fn import(name: &str, faults: &[Fault]) -> Item {
     let verdict = faults.first().map_or(Verdict::Served, |fault| fault.verdict);
     if let Some(first) = faults.first() {
         // Its name stands beside it too.
@@ -149,7 +145,7 @@ fn import(engine: &wasmtime::Engine, name: &str, item: &ComponentItem, faults: &
         };
     }
     let (verdict, note) = match InterfaceName::parse(name) {
-        Some(parsed) if parsed.package == "dchost:worker" => later(engine, parsed.interface, item),
+        Some(parsed) if parsed.package == "dchost:worker" => later(parsed.interface),
         Some(parsed) => (Verdict::Served, grant(parsed).map(str::to_owned)),
         None => (Verdict::Served, None),
     };
@@ -157,16 +153,9 @@ fn import(engine: &wasmtime::Engine, name: &str, item: &ComponentItem, faults: &
 }
 
 /// What of an interface of dchost is answered with unimplemented.
-fn later(engine: &wasmtime::Engine, interface: &str, item: &ComponentItem) -> (Verdict, Option<String>) {
+fn later(interface: &str) -> (Verdict, Option<String>) {
     match interface {
         "kernels" => (Verdict::ServedLater, Some("each call is answered with unimplemented".to_owned())),
-        "variables" => {
-            let ComponentItem::ComponentInstance(instance) = item else { return (Verdict::Served, None) };
-            let later: Vec<_> =
-                VARIABLES_LATER.into_iter().filter(|name| instance.get_export(engine, name).is_some()).collect();
-            let note = (!later.is_empty()).then(|| format!("answered with unimplemented: {}", later.join(", ")));
-            (Verdict::Served, note)
-        }
         _ => (Verdict::Served, None),
     }
 }

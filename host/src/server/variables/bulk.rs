@@ -63,15 +63,28 @@ impl Service<Request<Body>> for BulkVariables {
                 Ok(encode_response(service.send(admitted, snapshots)))
             }),
             "/Pull" => answer(async move {
-                let mut messages = decode_request(request)?;
-                let request: Option<v1::PullRequest> = messages.message().await?;
-                let mut request = request.ok_or_else(|| Status::internal("request has no message"))?;
+                let mut request: v1::PullRequest = only_message(request).await?;
                 let admitted = service.guard.admit(Rpc::Pull, request.header.take())?;
                 Ok(encode_response(service.pull_stream(admitted, request).await?))
+            }),
+            "/Gather" => answer(async move {
+                let mut request: v1::GatherRequest = only_message(request).await?;
+                let admitted = service.guard.admit(Rpc::Gather, request.header.take())?;
+                Ok(encode_response(service.gather_stream(admitted, request).await?))
+            }),
+            "/Scatter" => answer(async move {
+                let answer = service.scatter_stream(decode_request(request)?).await?;
+                Ok(encode_response(tokio_stream::once(Ok(answer))))
             }),
             _ => self.generated.call(request),
         }
     }
+}
+
+/// The message of a request that isn't a stream.
+async fn only_message<T: prost::Message + Default>(request: Request<Body>) -> Result<T, Status> {
+    let message = decode_request(request)?.message().await?;
+    message.ok_or_else(|| Status::internal("request has no message"))
 }
 
 /// A failed call answers with its status alone.

@@ -2,7 +2,7 @@
 
 use super::*;
 use dchost::client::channel::Try;
-use dchost::error::{Error, ErrorCode};
+use dchost::error::ErrorCode;
 use dchost::wire::v1::variables_client::VariablesClient;
 use dchost::wire::v1::{self, push_request};
 use tonic::Status;
@@ -122,31 +122,6 @@ async fn faulty_streams_are_refused_and_change_nothing() {
     assert_eq!((&value.tensor.data[..], value.version), (&[0; 16][..], 1));
     assert_eq!(ps.store.staged_bytes(), 0);
     assert_eq!(raw(&peers, |request| (header(request, &w, false), good())).await, Ok(()));
-    ps.stop().await;
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn gather_and_scatter_are_not_served_yet() {
-    let ps = Ps::default();
-    let peers = peers(ps.addr, caller("default", WORKER, 1));
-    async fn fails<T>(
-        peers: &Peers,
-        call: impl AsyncFn(VariablesClient<tonic::transport::Channel>, v1::RequestHeader) -> std::result::Result<T, Status>,
-    ) -> Error {
-        let call = &call;
-        let ask = |Try { channel, header }| async move { call(VariablesClient::new(channel), header).await.map(drop) };
-        peers.call(PS, Lane::Control, false, ask).await.unwrap_err()
-    }
-    let gather = async |mut client: VariablesClient<_>, header| {
-        client.gather(v1::GatherRequest { header: Some(header), ..Default::default() }).await
-    };
-    let scatter = async |mut client: VariablesClient<_>, header| {
-        let header = v1::ScatterHeader { header: Some(header), ..Default::default() };
-        let kind = Some(v1::scatter_request::Kind::Header(header));
-        client.scatter(tokio_stream::iter([v1::ScatterRequest { kind }])).await
-    };
-    assert_eq!(fails(&peers, gather).await.code, ErrorCode::Unimplemented);
-    assert_eq!(fails(&peers, scatter).await.code, ErrorCode::Unimplemented);
     ps.stop().await;
 }
 

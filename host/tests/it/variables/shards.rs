@@ -5,7 +5,7 @@ use dchost::client::channel::{Connections, PeersOptions};
 use dchost::coordinator::local::LocalVariables;
 use dchost::coordinator::placement::{PlacedVariables, PlacementOptions};
 use dchost::error::ErrorCode;
-use dchost::handles::{Placement, Variable, Variables};
+use dchost::handles::{Placement, RowChange, Variable, Variables};
 use dchost::variables::{Shard, shard_map};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -158,4 +158,44 @@ async fn impossible_parts_are_refused_by_the_server() {
     assert_eq!(error.stored.len(), 1);
     assert_eq!(error.stored[0].shard, good.shard);
     ps.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn rows_go_to_the_parts_that_have_them() {
+    let (servers, addresses) = three();
+    let (table, mut data) = table();
+    let (chief, other) = (placed(&addresses, 1), placed(&addresses, 2));
+    let view = TensorView { ty: table.ty.clone(), data: &data };
+    chief.initialize(vec![(table.clone(), view)], InitializeMode::Overwrite).await.unwrap();
+    // Both sides of each border, the ends, and one row twice.
+    let rows = vec![250_000, 0, 83_334, 83_333, 166_668, 166_667, 0];
+    let row = |row: u64| row as usize * 28..(row as usize + 1) * 28;
+    let wanted = |data: &[u8]| rows.iter().flat_map(|&at| data[row(at)].to_vec()).collect::<Vec<_>>();
+    let gather = async |rows: &[u64]| other.gather(table.clone(), rows.to_vec()).await;
+    let value = gather(&rows).await.unwrap();
+    assert_eq!((value.tensor.ty.shape.as_slice(), value.version), (&[7, 28][..], 1));
+    assert!(value.tensor.data == wanted(&data));
+
+    let ones = [1; 7 * 28];
+    let scatter = async |run: &PlacedVariables, rows: Vec<u64>| {
+        let ty = table.ty.with_rows(rows.len() as u64);
+        let value = TensorView { ty, data: &ones[..rows.len() * 28] };
+        run.scatter(RowChange { variable: table.clone(), rows, kind: UpdateKind::Add, value }).await
+    };
+    scatter(&chief, rows.clone()).await.unwrap();
+    scatter(&other, vec![250_000]).await.unwrap();
+    for &at in rows.iter().chain(&[250_000]) {
+        data[row(at)].iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
+    }
+    assert!(read(&chief, &table).await.unwrap().tensor.data == data);
+    let value = gather(&rows).await.unwrap();
+    assert!(value.tensor.data == wanted(&data) && value.version == 2, "the least of the parts that were asked");
+    assert_eq!(gather(&[250_000]).await.unwrap().version, 3, "the only one");
+    assert!(gather(&[]).await.unwrap().tensor.data.is_empty());
+    let error = scatter(&chief, vec![0, 250_001]).await.unwrap_err();
+    assert!(error.code == ErrorCode::OutOfRange && error.message.contains("row `250001` (number `1`"), "{error}");
+    assert!(read(&chief, &table).await.unwrap().tensor.data == data);
+    for ps in servers {
+        ps.stop().await;
+    }
 }

@@ -1,7 +1,6 @@
 //! `gather` and `scatter`: rows of a variable.
 
 use super::{Cx, label};
-use crate::error::{Error, ErrorCode};
 use crate::handles::{self, RowChange};
 use crate::runtime::bindings::wit::pending::Value;
 use crate::runtime::bindings::wit::variables as wit;
@@ -9,11 +8,8 @@ use crate::runtime::calls::CallKind;
 use crate::runtime::lift::{self, Answer, TensorIn, answer};
 use crate::runtime::state::State;
 use crate::runtime::variables::Variable;
-use crate::variables::check_rows;
+use crate::variables::{check_row_count, check_rows};
 use wasmtime::component::{LinkerInstance, Resource, WasmList};
-
-/// Rows in one call: 8 MiB of indices.
-const ROWS_PER_CALL_MAX: usize = 1 << 20;
 
 /// Defines both.
 pub(super) fn add(interface: &mut LinkerInstance<'_, State>) -> wasmtime::Result<()> {
@@ -54,11 +50,7 @@ pub(super) fn add(interface: &mut LinkerInstance<'_, State>) -> wasmtime::Result
 fn row_list(cx: &Cx<'_>, variable: &Resource<Variable>, rows: &WasmList<u64>) -> Answer<(handles::Variable, Vec<u64>)> {
     cx.data().calls.check()?;
     let variable = cx.data().variable(variable)?;
-    if rows.len() > ROWS_PER_CALL_MAX {
-        let message =
-            format!("{} rows in one call, at most {ROWS_PER_CALL_MAX} are allowed: split the call", rows.len());
-        return Err(Error::new(ErrorCode::InvalidArgument, message).into());
-    }
+    check_row_count(&variable.name, rows.len())?;
     let rows: Vec<u64> = rows.as_le_slice(cx).iter().map(|&row| u64::from_le(row)).collect();
     check_rows(&variable.name, &variable.ty, &rows)?;
     Ok((variable, rows))
