@@ -12,6 +12,7 @@ mod optimizer;
 mod overlap;
 mod raw;
 mod read;
+mod rows;
 mod task;
 mod tensor;
 mod value;

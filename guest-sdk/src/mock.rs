@@ -5,6 +5,7 @@ mod cluster;
 mod gradients;
 mod ops;
 mod reads;
+mod rows;
 mod shard;
 mod state;
 mod store;

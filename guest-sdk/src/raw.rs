@@ -101,6 +101,17 @@ pub(crate) struct RawGradient<'a> {
     pub(crate) data: &'a [u8],
 }
 
+/// An update of some rows of one variable.
+#[derive(Clone, Copy)]
+pub(crate) struct RawRowChange<'a> {
+    pub(crate) variable: &'a imp::Variable,
+    pub(crate) kind: UpdateKind,
+    /// Along axis 0.
+    pub(crate) rows: &'a [u64],
+    /// All elements of as many rows, little-endian; the type is the variable's.
+    pub(crate) data: &'a [u8],
+}
+
 /// A value and the version that it was read at or that the write made.
 #[derive(Clone, Debug)]
 pub(crate) struct RawValue {

@@ -2,6 +2,7 @@
 
 mod gradients;
 pub(crate) mod ops;
+mod rows;
 pub(crate) use ops::{Call, Remote, Waiting, wait_any};
 
 use crate::raw::{InitializeMode, Placement, RawChange, RawValue, UpdateKind, Write};
@@ -241,17 +242,21 @@ fn tensor_param<'a>(variable: &'a Variable, data: &'a [u8]) -> types::TensorPara
 fn change_params<'a>(changes: &[RawChange<'a>]) -> Vec<variables::Change<'a>> {
     let param = |change: &RawChange<'a>| variables::Change {
         target: &change.variable.handle,
-        kind: match change.kind {
-            UpdateKind::Assign => variables::UpdateKind::Assign,
-            UpdateKind::Add => variables::UpdateKind::Add,
-            UpdateKind::Sub => variables::UpdateKind::Sub,
-            UpdateKind::Min => variables::UpdateKind::Min,
-            UpdateKind::Max => variables::UpdateKind::Max,
-        },
+        kind: update_kind(change.kind),
         value: tensor_param(change.variable, change.data),
         base: change.base,
     };
     changes.iter().map(param).collect()
+}
+
+fn update_kind(kind: UpdateKind) -> variables::UpdateKind {
+    match kind {
+        UpdateKind::Assign => variables::UpdateKind::Assign,
+        UpdateKind::Add => variables::UpdateKind::Add,
+        UpdateKind::Sub => variables::UpdateKind::Sub,
+        UpdateKind::Min => variables::UpdateKind::Min,
+        UpdateKind::Max => variables::UpdateKind::Max,
+    }
 }
 
 fn raw_values(values: Vec<pending::Value>) -> Result<Vec<RawValue>> {

@@ -2,8 +2,9 @@
 
 use super::Variable;
 use super::gradients::Slots;
+use super::rows::{change_rows, check_rows, pick_rows};
 use super::shard::{Part, refuse_base};
-use crate::raw::{InitializeMode, RawChange, RawGradient, RawOptimizer, RawValue, UpdateKind};
+use crate::raw::{InitializeMode, RawChange, RawGradient, RawOptimizer, RawRowChange, RawValue, UpdateKind};
 use crate::{DType, Element, Error, ErrorCode, Result, Task, Tensor};
 use std::collections::BTreeMap;
 
@@ -129,17 +130,33 @@ impl Store {
         }
         let apply = |change: &RawChange<'_>| {
             let stored = self.0.get_mut(&change.variable.key).expect("checked above");
-            match stored.dtype {
-                DType::F32 => apply::<f32>(change.kind, &mut stored.data, change.data),
-                DType::F64 => apply::<f64>(change.kind, &mut stored.data, change.data),
-                DType::S32 => apply::<i32>(change.kind, &mut stored.data, change.data),
-                DType::S64 => apply::<i64>(change.kind, &mut stored.data, change.data),
-                DType::U8 => apply::<u8>(change.kind, &mut stored.data, change.data),
-            }
+            apply_as(stored.dtype, change.kind, &mut stored.data, change.data);
             stored.version += 1;
             stored.written(want_values)
         };
         Ok(changes.iter().map(apply).collect())
+    }
+
+    /// Rows, in the order asked for.
+    pub(super) fn gather(&self, variable: &Variable, rows: &[u64]) -> Result<RawValue> {
+        check_rows(&variable.key.name, variable.dtype, &variable.shape, rows)?;
+        self.check_initialized(&[variable])?;
+        let Stored { dtype, shape, data, version, .. } = &self.0[&variable.key];
+        let mut shape = shape.clone();
+        shape[0] = rows.len();
+        Ok(RawValue { tensor: tensor(*dtype, &shape, pick_rows(data, variable.row_bytes(), rows)), version: *version })
+    }
+
+    /// Changes rows in order, all or none.
+    pub(super) fn scatter(&mut self, change: &RawRowChange<'_>) -> Result<()> {
+        let RawRowChange { variable, kind, rows, data } = *change;
+        check_rows(&variable.key.name, variable.dtype, &variable.shape, rows)?;
+        self.check_initialized(&[variable])?;
+        let stored = self.0.get_mut(&variable.key).expect("checked above");
+        let dtype = stored.dtype;
+        change_rows(&mut stored.data, variable.row_bytes(), rows, data, |row, by| apply_as(dtype, kind, row, by));
+        stored.version += u64::from(!rows.is_empty());
+        Ok(())
     }
 
     /// Makes a step for each gradient, or none where one can't be made; `scale` is what clipping came to.
@@ -213,6 +230,16 @@ fn held_in_part(key: &Key, parts: &[Part]) -> Error {
 
 pub(super) fn list_names(names: &[String]) -> String {
     names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ")
+}
+
+fn apply_as(dtype: DType, kind: UpdateKind, stored: &mut [u8], value: &[u8]) {
+    match dtype {
+        DType::F32 => apply::<f32>(kind, stored, value),
+        DType::F64 => apply::<f64>(kind, stored, value),
+        DType::S32 => apply::<i32>(kind, stored, value),
+        DType::S64 => apply::<i64>(kind, stored, value),
+        DType::U8 => apply::<u8>(kind, stored, value),
+    }
 }
 
 fn apply<T: Element>(kind: UpdateKind, stored: &mut [u8], value: &[u8]) {
