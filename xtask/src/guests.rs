@@ -8,7 +8,7 @@ use std::path::PathBuf;
 pub(crate) const TARGET: &str = "wasm32-wasip2";
 
 /// The examples that are components.
-pub(crate) const EXAMPLES: [&str; 5] = ["hello", "counter", "digits", "in-graph", "map-reduce"];
+pub(crate) const EXAMPLES: [&str; 6] = ["hello", "counter", "digits", "embeddings", "in-graph", "map-reduce"];
 
 /// The package whose cargo examples are small components for tests.
 pub(crate) const TEST_GUESTS: &str = "dchost-test-guests";

@@ -25,6 +25,7 @@ mod optimizers;
 mod overlap;
 mod refused;
 mod responsive;
+mod rows;
 mod sharded;
 mod simd;
 mod split_client;
