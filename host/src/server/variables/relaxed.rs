@@ -3,7 +3,7 @@
 //! Neither needs a second copy of the value. An update whose stream breaks goes on with its retry where it was; one that nobody
 //! takes up again is told (see [`RelaxedWrite`]).
 
-use super::{PullStream, VariablesService, changes, invalid, off_thread, replay};
+use super::{PullStream, VariablesService, changes, invalid, off_thread, replay, while_writing};
 use crate::error::{Error, ErrorCode, Result};
 use crate::server::answers::while_session;
 use crate::server::guard::Admitted;
@@ -113,15 +113,7 @@ impl VariablesService {
             // Maybe the rest was lost on its way.
             order.finish().map_err(|error| Broken::Stream(error.into()))
         };
-        tokio::select! {
-            biased;
-            () = admitted.session.cancelled() => Err(Broken::Stream(admitted.ended().into())),
-            () = ticket.lost() => {
-                let error = Error::new(ErrorCode::Aborted, "the write was taken over by its retry");
-                Err(Broken::Stream(error.into()))
-            }
-            result = receive => result,
-        }
+        while_writing(admitted, ticket, async { Ok(receive.await) }).await.map_err(Broken::Stream)?
     }
 
     /// Streams values, each chunk as it is when the connection takes it, as long as the caller's session lasts.
