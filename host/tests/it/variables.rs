@@ -1,7 +1,7 @@
 //! Variables over real sockets on loopback: the service, the client and placement together.
 
 use crate::grpc::{self, LONG, PS, WORKER, until};
-use dchost::client::channel::{Lane, Peers};
+use dchost::client::channel::{Lane, Peers, Try};
 use dchost::client::variables::RemoteVariables;
 use dchost::cluster::{ClusterSpec, Task, TaskType};
 use dchost::error::Result;
@@ -15,6 +15,7 @@ use dchost::variables::{Spare, Store, StoreOptions};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tonic::Status;
 
 mod broken;
 mod calls;
@@ -96,4 +97,20 @@ async fn push(variables: &dyn TaskVariables, variable: &VariableRef, kind: Updat
 
 pub(crate) async fn pull(variables: &dyn TaskVariables, variable: &VariableRef) -> Result<Value> {
     variables.pull(vec![variable.clone()], ReadOptions::default()).await.map(|mut values| values.remove(0))
+}
+
+/// Sends one write three times over one channel, as its retries would be, and answers with what all three were answered with.
+async fn thrice<T, Fut>(peers: &Peers, write: impl Fn(Try) -> Fut) -> T
+where
+    T: PartialEq,
+    Fut: Future<Output = Result<T, Status>>,
+{
+    let write = &write;
+    let answers = peers.call(PS, Lane::Bulk, true, |Try { channel, header }| async move {
+        let again = || write(Try { channel: channel.clone(), header: header.clone() });
+        Ok([again().await?, again().await?, again().await?])
+    });
+    let [first, second, third] = answers.await.expect("each is answered");
+    assert!(first == second && second == third, "the same answer each time");
+    first
 }

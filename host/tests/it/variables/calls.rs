@@ -1,7 +1,6 @@
 //! Every call there and back, small and large.
 
 use super::*;
-use dchost::client::channel::Try;
 use dchost::coordinator::local::LocalVariables;
 use dchost::coordinator::placement::{PlacedVariables, PlacementOptions};
 use dchost::error::ErrorCode;

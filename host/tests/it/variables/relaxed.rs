@@ -2,7 +2,6 @@
 
 use super::broken::{LARGE, Relay};
 use super::*;
-use dchost::client::channel::Try;
 use dchost::error::ErrorCode;
 use dchost::handles::Consistency;
 use dchost::wire::tensor::CHUNK_BYTES;

@@ -3,7 +3,6 @@
 use super::broken::{LARGE, Relay};
 use super::rules::chunk;
 use super::*;
-use dchost::client::channel::Try;
 use dchost::coordinator::local::LocalVariables;
 use dchost::error::ErrorCode;
 use dchost::handles::RowChange;
@@ -12,7 +11,7 @@ use dchost::wire::v1::scatter_request::Kind;
 use dchost::wire::v1::variables_client::VariablesClient;
 use dchost::wire::v1::{self, pull_response};
 use tokio::runtime::Handle;
-use tonic::Status;
+use tonic::transport::Channel;
 
 fn table(name: &str, rows: usize, width: usize) -> VariableRef {
     VariableRef::whole(name, TensorType::new(DType::S32, [rows as u64, width as u64]))
@@ -148,13 +147,19 @@ fn header(request: v1::RequestHeader, table: &VariableRef, rows: &[u64]) -> v1::
     }
 }
 
-/// Sends one change of rows as it is, without the client's checks.
+/// Sends one change of rows as it is.
+async fn send(channel: Channel, kinds: Vec<Option<Kind>>) -> Result<v1::PushResponse, Status> {
+    let messages = kinds.into_iter().map(|kind| v1::ScatterRequest { kind });
+    let stream = tokio_stream::iter(messages.collect::<Vec<_>>());
+    Ok(VariablesClient::new(channel).scatter(stream).await?.into_inner())
+}
+
+/// Sends one change of rows in a call of its own, without the client's checks.
 async fn raw(peers: &Peers, kinds: impl Fn(v1::RequestHeader) -> Vec<Option<Kind>>) -> Result<Vec<u64>> {
     let kinds = &kinds;
     peers
         .call(PS, Lane::Bulk, true, move |Try { channel, header }| async move {
-            let messages: Vec<_> = kinds(header).into_iter().map(|kind| v1::ScatterRequest { kind }).collect();
-            Ok(VariablesClient::new(channel).scatter(tokio_stream::iter(messages)).await?.into_inner().version)
+            Ok(send(channel, kinds(header)).await?.version)
         })
         .await
 }
@@ -177,20 +182,11 @@ async fn retried_rows_are_changed_once_with_the_same_answer() {
         initialize(&variables, t, &vec![0; count * 8]).await.unwrap();
         let places: &Vec<_> = &(0..count as u64).rev().collect();
         let change = &ramp(count * 2, 1);
-        let answers = peers
-            .call(PS, Lane::Bulk, true, |Try { channel, header: request }| async move {
-                let mut answers = Vec::new();
-                for _ in 0..3 {
-                    let (first, more) = places.split_at(count / 2);
-                    let kinds = [Some(Kind::Header(header(request.clone(), t, first))), rows(more), data(0, change)];
-                    let stream = tokio_stream::iter(kinds.map(|kind| v1::ScatterRequest { kind }));
-                    answers.push(VariablesClient::new(channel.clone()).scatter(stream).await?.into_inner());
-                }
-                Ok::<_, Status>(answers)
-            })
-            .await
-            .unwrap();
-        assert!(answers[0].version == [2] && answers[0] == answers[1] && answers[1] == answers[2]);
+        let (first, more) = places.split_at(count / 2);
+        let answer = thrice(&peers, |Try { channel, header: request }| {
+            send(channel, vec![Some(Kind::Header(header(request, t, first))), rows(more), data(0, change)])
+        });
+        assert_eq!(answer.await.version, [2]);
         let value = variables.gather(t.clone(), places.clone()).await.unwrap();
         assert!(value.version == 2 && value.tensor.data == *change, "changed once");
     }

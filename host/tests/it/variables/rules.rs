@@ -1,11 +1,10 @@
 //! What the service refuses, and writes that are applied once.
 
 use super::*;
-use dchost::client::channel::Try;
 use dchost::error::ErrorCode;
 use dchost::wire::v1::variables_client::VariablesClient;
 use dchost::wire::v1::{self, push_request};
-use tonic::Status;
+use tonic::transport::Channel;
 
 fn header(header: v1::RequestHeader, variable: &VariableRef, want_values: bool) -> v1::PushHeader {
     let item = v1::PushItem { variable: Some(variable.into()), kind: v1::UpdateKind::Add.into(), base_version: None };
@@ -25,7 +24,21 @@ pub(super) fn chunk(item: u32, offset: u64, data: &[u8]) -> v1::Chunk {
     v1::Chunk { item, offset, data: data.to_vec().into() }
 }
 
-/// Sends one push as it is, without the client's checks.
+/// Sends one push as it is, and collects its answer.
+pub(super) async fn send(
+    channel: Channel,
+    header: v1::PushHeader,
+    chunks: Vec<v1::Chunk>,
+) -> Result<Vec<v1::PullResponse>, Status> {
+    let mut answer = VariablesClient::new(channel).push(stream(header, chunks)).await?.into_inner();
+    let mut messages = Vec::new();
+    while let Some(message) = answer.message().await? {
+        messages.push(message);
+    }
+    Ok(messages)
+}
+
+/// Sends one push in a call of its own, without the client's checks.
 pub(super) async fn raw(
     peers: &Peers,
     push: impl Fn(v1::RequestHeader) -> (v1::PushHeader, Vec<v1::Chunk>),
@@ -34,9 +47,7 @@ pub(super) async fn raw(
     peers
         .call(PS, Lane::Bulk, true, move |Try { channel, header }| async move {
             let (header, chunks) = push(header);
-            let mut answer = VariablesClient::new(channel).push(stream(header, chunks)).await?.into_inner();
-            while answer.message().await?.is_some() {}
-            Ok(())
+            send(channel, header, chunks).await.map(drop)
         })
         .await
 }
@@ -50,24 +61,10 @@ async fn retried_write_is_applied_once_with_the_same_answer() {
         let variable = u8s(&format!("v{bytes}"), bytes);
         initialize(&variables, &variable, &vec![1; bytes]).await.unwrap();
         let one = &vec![1; bytes];
-        let reference = &variable;
-        let answers = peers
-            .call(PS, Lane::Bulk, true, |Try { channel, header: request }| async move {
-                let mut answers = Vec::new();
-                for _ in 0..3 {
-                    let push = stream(header(request.clone(), reference, true), vec![chunk(0, 0, one)]);
-                    let mut answer = VariablesClient::new(channel.clone()).push(push).await?.into_inner();
-                    let mut messages = Vec::new();
-                    while let Some(message) = answer.message().await? {
-                        messages.push(message);
-                    }
-                    answers.push(messages);
-                }
-                Ok::<_, Status>(answers)
-            })
-            .await
-            .unwrap();
-        assert!(answers[0].len() == 2 && answers[0] == answers[1] && answers[1] == answers[2]);
+        let answer = thrice(&peers, |Try { channel, header: request }| {
+            send(channel, header(request, &variable, true), vec![chunk(0, 0, one)])
+        });
+        assert_eq!(answer.await.len(), 2);
         let value = pull(&variables, &variable).await.unwrap();
         assert_eq!(value.version, 2);
         assert!(value.tensor.data.iter().all(|&byte| byte == 2));
