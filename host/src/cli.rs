@@ -10,7 +10,7 @@ pub use status::{Status, StatusFormat};
 
 use crate::attend::{Mode, Replication};
 use crate::coordinator::resolve::values::{
-    self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, SizeLimit, Timeout, WasmOption,
+    self, DebugOption, DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, SizeLimit, ThreadCount, Timeout, WasmOption,
 };
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
@@ -257,6 +257,10 @@ pub struct GuestOptions {
     /// resource-exhausted. Default: 256MiB. [env: DCHOST_MAX_TENSOR]
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub max_tensor: Option<u64>,
+    /// Threads that multiply matrices for a guest, its own included; their time counts as its own. Default: all, one for each
+    /// processor. [env: DCHOST_KERNEL_THREADS]
+    #[arg(long, value_name = "N|all", value_parser = values::thread_count)]
+    pub kernel_threads: Option<ThreadCount>,
     /// Bytes of variables that this process's server holds; more is refused to the caller with resource-exhausted; `none`:
     /// without limit. Default: none. [env: DCHOST_MAX_VARIABLE_BYTES]
     #[arg(long, value_name = "SIZE|none", value_parser = values::size_limit)]

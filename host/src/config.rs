@@ -19,7 +19,9 @@ pub use status::{StatusConfig, status};
 
 use crate::attend::{Mode, Replication};
 use crate::cli::{self, GuestOptions, JobOptions, LoadOptions, LogFormat, LogOptions, PlaceOptions};
-use crate::coordinator::resolve::values::{self, DebugOption, EndRule, RpcLayer, SizeLimit, Timeout, WasmOption};
+use crate::coordinator::resolve::values::{
+    self, DebugOption, EndRule, RpcLayer, SizeLimit, ThreadCount, Timeout, WasmOption,
+};
 use crate::coordinator::resolve::{
     CONNECT_TIMEOUT, CONTAINER, EVALUATOR_GRACE, Fault, Faults, LimitSettings, Origin, Purpose, REJOIN_TIMEOUT,
     Resolved, Setting, Settings, check_directories, check_launch, resolve,
@@ -37,7 +39,7 @@ use std::time::Duration;
 pub const LAUNCH_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Every setting that the environment and the file may hold, named as its flag is.
-pub const KEYS: [&str; 43] = [
+pub const KEYS: [&str; 44] = [
     "module",
     "task",
     "cluster",
@@ -62,6 +64,7 @@ pub const KEYS: [&str; 43] = [
     "allow-net",
     "max-memory",
     "max-tensor",
+    "kernel-threads",
     "max-module-size",
     "compile-timeout",
     "max-variable-bytes",
@@ -327,6 +330,12 @@ fn limits(reader: &mut Reader<'_>, guest: &GuestOptions) -> LimitSettings {
     let bytes = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
     LimitSettings {
         max_memory: reader.pick_or("max-memory", guest.max_memory, values::size, limits.memory_bytes_max),
+        kernel_threads: reader.pick_or(
+            "kernel-threads",
+            guest.kernel_threads,
+            values::thread_count,
+            ThreadCount(limits.kernel_threads),
+        ),
         max_tensor: reader.pick_or("max-tensor", guest.max_tensor, values::size, limits.tensor_bytes_max),
         max_module_size: max_module_size(reader, &guest.load),
         compile_timeout: compile_timeout(reader, &guest.load),

@@ -49,6 +49,7 @@ pub(super) fn arguments(settings: &Settings) -> Vec<OsString> {
     }
     flags.given("--max-memory", &limits.max_memory, |&value| size_text(value));
     flags.given("--max-tensor", &limits.max_tensor, |&value| size_text(value));
+    flags.given("--kernel-threads", &limits.kernel_threads, ToString::to_string);
     flags.given("--max-module-size", &limits.max_module_size, |&value| size_text(value));
     flags.given("--compile-timeout", &limits.compile_timeout, |&value| duration(value));
     flags.given("--max-variable-bytes", &limits.max_variable_bytes, ToString::to_string);

@@ -89,6 +89,7 @@ fn every_key_is_read_from_the_environment() {
         ("env", "A=1;B=2"),
         ("max-memory", "1"),
         ("max-tensor", "1"),
+        ("kernel-threads", "1"),
         ("max-module-size", "1"),
         ("compile-timeout", "1s"),
         ("max-variable-bytes", "1"),

@@ -24,7 +24,7 @@ const HOSTCALL_SLACK_BYTES: u64 = 8 << 20;
 pub struct Limits {
     /// All memories and tables of the run together, in bytes (`--max-memory`).
     pub memory_bytes_max: u64,
-    /// Processor time of the guest and of host functions on its thread, waits excluded (`-W cpu-timeout`).
+    /// Processor time of the guest, of host functions on its thread and of all threads of its kernels, waits excluded (`-W cpu-timeout`).
     pub cpu_timeout: Option<Duration>,
     /// Instructions, roughly (`-W fuel`); needs [`EngineOptions::fuel`](super::EngineOptions::fuel).
     pub fuel: Option<u64>,
@@ -40,6 +40,9 @@ pub struct Limits {
     pub output_bytes_per_second_max: u64,
     /// Calls in flight: pendings of reads, updates and ops (`-W max-ops`).
     pub ops_max: u32,
+    /// Threads that multiply matrices for the guest, its own included (`--kernel-threads`); none: as many as the process has
+    /// processors.
+    pub kernel_threads: Option<u32>,
 }
 
 impl Default for Limits {
@@ -54,6 +57,7 @@ impl Default for Limits {
             output_bytes_max: 64 << 20,
             output_bytes_per_second_max: 4 << 20,
             ops_max: 256,
+            kernel_threads: None,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::bindings::types;
 use super::calls::{Calls, HostError};
+use super::kernels::Kernels;
 use super::limits::{Limiter, Limits};
 use super::output::Output;
 use super::pending::PendingUse;
@@ -24,6 +25,7 @@ pub(crate) struct State {
     pub(super) handles: Handles,
     pub(super) calls: Calls,
     pub(super) pending: PendingUse,
+    pub(super) kernels: Kernels,
     /// Where stdout, stderr and log lines go.
     pub(super) output: Output,
 }

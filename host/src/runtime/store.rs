@@ -2,6 +2,7 @@
 
 use super::calls::Calls;
 use super::engine::EngineInner;
+use super::kernels::Kernels;
 use super::limits::Limiter;
 use super::load::Module;
 use super::output::Output;
@@ -52,6 +53,7 @@ impl Module {
             calls: Calls::new(handles.interrupt.clone(), watch.clone()),
             handles,
             pending: PendingUse::default(),
+            kernels: Kernels::new(&limits, meter),
             output: output.clone(),
             limits: limits.clone(),
         };
@@ -86,7 +88,7 @@ impl Module {
     }
 }
 
-/// Processor time of one run: that of the threads that poll it, while they poll it.
+/// Processor time of one run: that of the threads that poll it, while they poll it, and of those that kernels take beside.
 ///
 /// Waits don't count, neither in dchost's host functions nor in WASI's, and nor does time in which other guests have the
 /// thread.
@@ -109,6 +111,11 @@ impl Meter {
         Duration::from_nanos(spent + running)
     }
 
+    /// Adds time of another thread.
+    pub(super) fn charge(&self, spent: Duration) {
+        self.spent_ns.fetch_add(u64::try_from(spent.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
     /// Starts anew: what was spent so far belongs to a call that is over.
     pub(super) fn reset(&self) {
         self.spent_ns.store(0, Ordering::Relaxed);
@@ -125,7 +132,7 @@ impl Meter {
 }
 
 /// Processor time of this thread, in ns.
-fn thread_ns() -> u64 {
+pub(super) fn thread_ns() -> u64 {
     let now = clock_gettime(ClockId::ThreadCPUTime);
     let part = |value: i64| u64::try_from(value).unwrap_or(0);
     part(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(now.tv_nsec))

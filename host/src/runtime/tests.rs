@@ -4,6 +4,7 @@ mod coredump;
 mod ending;
 mod grants;
 mod hosting;
+mod kernels;
 mod limits;
 mod loading;
 mod op_guest;

@@ -48,6 +48,10 @@ const MAY_NAME: [(&str, &[&str]); 12] = [
 /// Files with `unsafe` or an exception from `unsafe_code`, and why it is sound.
 const UNSAFE: &[(&str, &str)] = &[
     ("guest-sdk/src/wasm.rs", "generated bindings: the component model's own calling convention"),
+    (
+        "host/src/runtime/kernels/gemm.rs",
+        "multiplies by pointers and strides, after they were found to be within their slices",
+    ),
     ("host/src/runtime/precompiled.rs", "loads compiled code, after its checksum, versions and settings are compared"),
 ];
 

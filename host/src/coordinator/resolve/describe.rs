@@ -155,6 +155,7 @@ pub(super) fn fields(
     ] {
         setting(name, size_text(size.value), &size.origin);
     }
+    setting("kernel-threads", limits.kernel_threads.value.to_string(), &limits.kernel_threads.origin);
     let variable_bytes = &limits.max_variable_bytes;
     setting("max-variable-bytes", variable_bytes.value.to_string(), &variable_bytes.origin);
     setting("max-handles", limits.max_handles.value.to_string(), &limits.max_handles.origin);

@@ -44,6 +44,7 @@ pub(super) fn check(settings: &Settings) -> Vec<Fault> {
         ("max-output-line", &limits.max_output_line.origin, limits.max_output_line.value == 0),
         ("max-output-rate", &limits.max_output_rate.origin, limits.max_output_rate.value == 0),
         ("max-ops", &limits.max_ops.origin, limits.max_ops.value == 0),
+        ("kernel-threads", &limits.kernel_threads.origin, limits.kernel_threads.value.0 == Some(0)),
     ] {
         if is_zero {
             fault(origin, key, "is 0, with which nothing can run", "give a number above 0");

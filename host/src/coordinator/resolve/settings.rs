@@ -1,7 +1,7 @@
 //! What config read, each value with its origin; the input of resolve.
 
 use super::fault::Fault;
-use super::values::{DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, SizeLimit, Timeout};
+use super::values::{DirGrant, EndRule, EnvGrant, NetGrant, RpcLayer, SizeLimit, ThreadCount, Timeout};
 use crate::attend::{Mode, Replication};
 use crate::runtime::{EngineOptions, Limits};
 use crate::text;
@@ -143,6 +143,8 @@ pub struct LimitSettings {
     pub max_output_rate: Setting<u64>,
     /// Calls in flight: reads, updates and ops.
     pub max_ops: Setting<u32>,
+    /// Threads that multiply matrices for a guest.
+    pub kernel_threads: Setting<ThreadCount>,
 }
 
 /// Everything that flags, environment and files say, before it is validated.
@@ -247,6 +249,7 @@ impl LimitSettings {
             max_output_line: bytes(limits.output_line_bytes_max),
             max_output_rate: set(limits.output_bytes_per_second_max, &origin),
             max_ops: set(limits.ops_max, &origin),
+            kernel_threads: set(ThreadCount(limits.kernel_threads), &origin),
         }
     }
 
@@ -263,6 +266,7 @@ impl LimitSettings {
             output_bytes_max: self.max_output.value,
             output_bytes_per_second_max: self.max_output_rate.value,
             ops_max: self.max_ops.value,
+            kernel_threads: self.kernel_threads.value.0,
         }
     }
 }

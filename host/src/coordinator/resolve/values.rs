@@ -40,6 +40,9 @@ pub const DEBUG_KEYS: [&str; 1] = ["coredump"];
 /// The longest duration. A point in time that far ahead can be computed on every system; sums of a few such durations as well.
 pub const DURATION_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
+/// Most threads that multiply matrices for a guest.
+pub const THREADS_MAX: u32 = 1024;
+
 /// Why a text is not a value: what was expected instead. Prints on one line, whatever the text is.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", escaped(.0))]
@@ -74,6 +77,10 @@ pub struct Timeout(pub Option<Duration>);
 /// A number of bytes or none, which means without limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SizeLimit(pub Option<u64>);
+
+/// A number of threads or none, which means one for each processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ThreadCount(pub Option<u32>);
 
 /// One limit of `-W key=value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +151,12 @@ impl fmt::Display for Timeout {
 impl fmt::Display for SizeLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(&self.0.map_or_else(|| "none".to_owned(), size_text))
+    }
+}
+
+impl fmt::Display for ThreadCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&self.0.map_or_else(|| "all".to_owned(), |count| count.to_string()))
     }
 }
 
@@ -280,6 +293,23 @@ pub fn count<T: FromStr + PartialEq + Default>(text: &str) -> Result<T, ValueErr
     digits(text.trim())
         .filter(|count| *count != T::default())
         .ok_or_else(|| ValueError(format!("`{text}` is no whole number above 0 that dchost can count to")))
+}
+
+/// Reads a number of threads of at most [`THREADS_MAX`], or `all`.
+///
+/// # Errors
+/// As [`count`], and for more.
+pub fn thread_count(text: &str) -> Result<ThreadCount, ValueError> {
+    if text.trim() == "all" {
+        return Ok(ThreadCount(None));
+    }
+    let threads = count(text)?;
+    if threads > THREADS_MAX {
+        return Err(ValueError(format!(
+            "`{text}` are more threads than {THREADS_MAX}, which no machine has processors for"
+        )));
+    }
+    Ok(ThreadCount(Some(threads)))
 }
 
 /// Reads an amount of fuel, or `off`, by which it isn't counted.

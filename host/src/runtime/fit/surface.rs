@@ -15,8 +15,6 @@ const ITEMS_MAX: usize = 256;
 pub enum Verdict {
     /// It is there.
     Served,
-    /// It is there, and answers unimplemented in this version.
-    ServedLater,
     /// Nobody has it, or the interface hasn't that function.
     Unknown,
     /// The host has another version of it.
@@ -28,11 +26,10 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// The word for people and programs: `served`, `served-later`, `unknown`, `wrong-version`, `wrong-signature`, `unused`.
+    /// The word for people and programs: `served`, `unknown`, `wrong-version`, `wrong-signature`, `unused`.
     pub fn as_str(self) -> &'static str {
         match self {
             Verdict::Served => "served",
-            Verdict::ServedLater => "served-later",
             Verdict::Unknown => "unknown",
             Verdict::WrongVersion => "wrong-version",
             Verdict::WrongSignature => "wrong-signature",
@@ -145,19 +142,11 @@ fn import(name: &str, faults: &[Fault]) -> Item {
         };
     }
     let (verdict, note) = match InterfaceName::parse(name) {
-        Some(parsed) if parsed.package == "dchost:worker" => later(parsed.interface),
+        Some(parsed) if parsed.package == "dchost:worker" => (Verdict::Served, None),
         Some(parsed) => (Verdict::Served, grant(parsed).map(str::to_owned)),
         None => (Verdict::Served, None),
     };
     Item { name: shown(name), verdict, note }
-}
-
-/// What of an interface of dchost is answered with unimplemented.
-fn later(interface: &str) -> (Verdict, Option<String>) {
-    match interface {
-        "kernels" => (Verdict::ServedLater, Some("each call is answered with unimplemented".to_owned())),
-        _ => (Verdict::Served, None),
-    }
 }
 
 /// The flag that grants what an interface of WASI is for.

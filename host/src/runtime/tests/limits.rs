@@ -3,7 +3,7 @@
 use super::*;
 use crate::runtime::Limit;
 use crate::runtime::test_support::{
-    BARRIER, BLOCK, LOG, LOG_UTF16, MATMUL, STDOUT, SUBSCRIBE, WRITE, guest, guest_with_memory,
+    BARRIER, BLOCK, LOG, LOG_UTF16, STDOUT, SUBSCRIBE, WRITE, guest, guest_with_memory,
 };
 use std::time::Instant;
 
@@ -218,7 +218,7 @@ async fn variables_of_one_call_are_counted_before_they_are_read() {
 }
 
 /// Returns from a failed call whose result is at 64, with the error's message as `run`'s own.
-const FAILED: &str = r#"
+pub(super) const FAILED: &str = r#"
     (if (i32.eqz (i32.load8_u (i32.const 64))) (then (return (i32.const 0))))
     (i32.store8 (i32.const 16) (i32.const 1))
     (i32.store (i32.const 20) (i32.load (i32.const 72)))
@@ -241,22 +241,6 @@ async fn a_long_message_in_utf16_is_cut_and_one_above_the_fuel_is_the_limit() {
     let limits = Limits { tensor_bytes_max: 1 << 20, ..Limits::default() };
     let (report, _) = run(guest_with_memory(300, &[LOG, LOG_UTF16], &body(8 << 20)), limits).await;
     assert_eq!(limit(report.end).0, Limit::Tensor);
-}
-
-#[tokio::test]
-async fn an_interrupted_run_hears_the_interrupt_from_what_is_not_served_too() {
-    let fakes = Fakes::new();
-    fakes
-        .interrupt
-        .send_replace(Some(crate::error::Error::new(crate::error::ErrorCode::PeerFailed, "worker:1 has failed")));
-    let matmul =
-        format!(r#"(func (export "run") (result i32) (call $matmul (i32.const 2048) (i32.const 64)) {FAILED})"#);
-    let module = load(guest(&[MATMUL], &matmul)).await;
-    let run = async || module.run(GuestOptions::default(), fakes.handles(), RunWatch::new()).await.end;
-    assert_eq!(run().await, RunEnd::WorkerError { message: "worker:1 has failed".to_owned() });
-    fakes.interrupt.send_replace(None);
-    let RunEnd::WorkerError { message } = run().await else { panic!("it is served") };
-    assert!(message.starts_with("`dchost:worker/kernels` is not served"), "{message}");
 }
 
 /// Aim: a guest that never yields delays neither another guest nor a timer. Method: all on one thread.
