@@ -6,6 +6,7 @@ mod context;
 mod element;
 mod entry;
 mod error;
+pub mod linalg;
 mod log;
 mod op;
 mod optimizer;

@@ -3,6 +3,7 @@
 mod barrier;
 mod cluster;
 mod gradients;
+mod kernels;
 mod ops;
 mod reads;
 mod rows;
@@ -11,6 +12,7 @@ mod state;
 mod store;
 
 pub use cluster::{MockBuilder, MockCluster};
+pub(crate) use kernels::matmul;
 pub(crate) use ops::{Call, Remote, Waiting, wait_any};
 pub(crate) use reads::Pending;
 pub use run::{Failure, Run, TaskRun};

@@ -130,3 +130,20 @@ pub(crate) enum RawInput<'a> {
     },
     Remote(&'a imp::Remote),
 }
+
+/// A batch of matrix products.
+#[cfg_attr(not(target_arch = "wasm32"), expect(dead_code, reason = "the mock cluster has no kernels"))]
+pub(crate) struct RawMatmul<'a> {
+    pub(crate) dtype: DType,
+    pub(crate) batch: usize,
+    pub(crate) m: usize,
+    pub(crate) k: usize,
+    pub(crate) n: usize,
+    /// All elements, little-endian.
+    pub(crate) a: &'a [u8],
+    pub(crate) b: &'a [u8],
+    pub(crate) transpose_a: bool,
+    pub(crate) transpose_b: bool,
+    pub(crate) alpha: f64,
+    pub(crate) beta: f64,
+}

@@ -1,8 +1,10 @@
 //! The host's side of every call: the WIT package `dchost:worker`.
 
 mod gradients;
+mod kernels;
 pub(crate) mod ops;
 mod rows;
+pub(crate) use kernels::matmul;
 pub(crate) use ops::{Call, Remote, Waiting, wait_any};
 
 use crate::raw::{InitializeMode, Placement, RawChange, RawValue, UpdateKind, Write};

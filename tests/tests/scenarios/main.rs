@@ -15,6 +15,7 @@ mod hostile;
 mod in_graph;
 mod inspect;
 mod jobs;
+mod kernels;
 mod launch;
 mod launch_modes;
 mod limits;
