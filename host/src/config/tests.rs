@@ -333,6 +333,7 @@ fn what_launch_was_told_reaches_its_tasks_as_flags() {
             "--env=DCHOST_X",
             "--env=TOKEN",
             "-Wfuel=9,cpu-timeout=2s",
+            "--kernel-threads=3",
             "-Wmax-ops=2,max-output-line=1KiB,max-output-rate=2KiB,unknown-imports-trap",
             "--allow-net=10.0.0.0/8:443",
             "--allow-net=[::1]:*",
@@ -372,6 +373,7 @@ fn what_launch_was_told_reaches_its_tasks_as_flags() {
     assert_eq!(child.limits.max_tensor.value, 1 << 30);
     assert_eq!(child.limits.of_guest(), ours.limits.of_guest());
     assert_eq!(child.limits.of_guest().output_line_bytes_max, 1024);
+    assert_eq!(child.limits.of_guest().kernel_threads, Some(3));
     assert!(child.unknown_imports_trap.value && child.allow_precompiled.value);
     assert_eq!(child.allow_net.value, ours.allow_net.value);
     assert_eq!(child.allow_net.value.len(), 2);

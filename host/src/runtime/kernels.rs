@@ -20,7 +20,7 @@ use crate::tensor::{DType, Tensor, TensorType, TensorView};
 use crate::variables::Spare;
 use bytes::Bytes;
 use std::borrow::Cow;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 use wasmtime::component::Linker;
@@ -31,6 +31,9 @@ const WORK_PER_FUEL: u64 = 4;
 
 /// Bytes of the result from which its memory is kept for the next one: the system hands it out zeroed, page by page.
 const SPARE_BYTES_MIN: usize = 64 << 10;
+
+/// Processors that this process may use. Asked once: it takes longer than an instance takes to start.
+static PROCESSORS: LazyLock<usize> = LazyLock::new(|| thread::available_parallelism().map_or(1, usize::from));
 
 impl kernels::Host for State {
     async fn matmul(
@@ -130,8 +133,7 @@ pub(super) struct Kernels {
 
 impl Kernels {
     pub(super) fn new(limits: &Limits, meter: &Arc<Meter>) -> Self {
-        let all = || thread::available_parallelism().map_or(1, usize::from);
-        let threads = limits.kernel_threads.map_or_else(all, |threads| threads as usize).max(1);
+        let threads = limits.kernel_threads.map_or_else(|| *PROCESSORS, |threads| threads as usize).max(1);
         let spare = Spare::new(limits.tensor_bytes_max);
         Kernels { threads, meter: Arc::clone(meter), cpu_timeout: limits.cpu_timeout, spare }
     }

@@ -468,6 +468,9 @@ mod tests {
         assert_eq!((size_limit("none"), size_limit("1KiB")), (Ok(SizeLimit(None)), Ok(SizeLimit(Some(1024)))));
         assert_eq!((SizeLimit(None).to_string(), SizeLimit(Some(1024)).to_string()), ("none".into(), "1KiB".into()));
         assert_eq!((timeout("none"), switch("off"), switch("on")), (Ok(Timeout(None)), Ok(false), Ok(true)));
+        assert_eq!((thread_count("all"), thread_count("8")), (Ok(ThreadCount(None)), Ok(ThreadCount(Some(8)))));
+        assert_eq!((ThreadCount(None).to_string(), ThreadCount(Some(8)).to_string()), ("all".into(), "8".into()));
+        assert!(thread_count("0").is_err() && thread_count("1025").is_err() && thread_count("none").is_err());
         assert!(
             fuel("+7").is_err()
                 && fuel("0").is_err()
