@@ -69,6 +69,8 @@ pub use engine::{Engine, EngineError, EngineOptions};
 pub use fit::{Item, Misfit, Surface, Verdict, World};
 pub use grants::{DirGrant, NetGrant, NetHost};
 pub use inspect::{FileKind, Inspection, Producer};
+#[doc(hidden)]
+pub use kernels::native_product;
 pub use limits::{Limit, Limits};
 pub use load::{LoadError, Module};
 pub use op_guest::{OpEnd, OpGuest};

@@ -8,6 +8,7 @@ mod barrier;
 mod calls;
 mod fakes;
 mod guests;
+mod kernels;
 #[path = "../machine/mod.rs"]
 mod machine;
 mod matmul;
@@ -22,10 +23,11 @@ mod start;
 mod tensors;
 
 /// The parts, in the order in which they run.
-const PARTS: [(&str, fn()); 8] = [
+const PARTS: [(&str, fn()); 9] = [
     ("calls", calls::run),
     ("tensors", tensors::run),
     ("matmul", matmul::run),
+    ("kernels", kernels::run),
     ("start", start::run),
     ("memory", memory::run),
     ("process", process::run),

@@ -143,8 +143,12 @@ impl Rig {
 
     /// Runs a module to its end; what it printed, as numbers.
     pub(crate) fn run(&self, runtime: &Runtime, module: &Module, args: &[&str]) -> Vec<Vec<u128>> {
+        self.run_with(runtime, module, self.options(args))
+    }
+
+    /// As [`run`](Rig::run), of whatever is granted.
+    pub(crate) fn run_with(&self, runtime: &Runtime, module: &Module, options: GuestOptions) -> Vec<Vec<u128>> {
         let lines = Arc::<Lines>::default();
-        let options = self.options(args);
         runtime.block_on(async {
             let handles = handles(Arc::<Room>::default(), lines.clone());
             expect_done(&module.run(options, handles, RunWatch::new()).await);

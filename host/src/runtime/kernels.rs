@@ -266,6 +266,15 @@ impl Call<'_> {
     }
 }
 
+/// The product of square matrices by the kernel's crate alone, on this thread: for benches.
+///
+/// # Panics
+/// The slices have other lengths.
+#[doc(hidden)]
+pub fn native_product(n: usize, a: &[f32], b: &[f32], c: &mut [f32]) {
+    gemm::multiply(c, n, gemm::Matrix::new(a, n, n), gemm::Matrix::new(b, n, n), 1.0, None);
+}
+
 /// The elements where they are, or copied where their address is odd, which no common language makes.
 fn elements<T: Float>(bytes: &[u8]) -> Cow<'_, [T]> {
     match bytemuck::try_cast_slice(bytes) {

@@ -4,6 +4,7 @@
 
 mod kernels;
 
+use dchost_guest::linalg::Matmul;
 use dchost_guest::{Result, Tensor, Variable, WorkerContext, op, ops, ps, worker_fn};
 use std::hint::black_box;
 use std::time::Instant;
@@ -25,12 +26,31 @@ fn train(ctx: &WorkerContext) -> Result<()> {
         "tensor" => tensor(ctx, word(1), number(2)?, number(3)?, number(4)?),
         "push" | "pull" => remote(ctx, word(0), number(1)?, word(2)),
         "matmul" => {
-            let times = kernels::measure(word(1), number(2)?, number(3)?)?;
+            let times = match word(1) {
+                way @ ("in-place" | "by-kernel") => product(way, number(2)?, number(3)?)?,
+                kernel => kernels::measure(kernel, number(2)?, number(3)?)?,
+            };
             print_times(&times);
             Ok(())
         }
         other => Err(format!("unknown part `{other}`").into()),
     }
+}
+
+/// Times of products of square matrices by the SDK, after one that isn't counted.
+fn product(way: &str, n: usize, rounds: usize) -> Result<Vec<u128>> {
+    let a: Vec<f32> = (0..n * n).map(|index| (index % 7) as f32).collect();
+    let b: Vec<f32> = (0..n * n).map(|index| (index % 5) as f32).collect();
+    let mut c = vec![0.0; n * n];
+    let mut times = Vec::with_capacity(rounds);
+    for round in 0..=rounds {
+        let started = Instant::now();
+        Matmul::new(n, n, n).__run_by(way == "by-kernel", black_box(&a), black_box(&b), black_box(&mut c))?;
+        if round > 0 {
+            times.push(started.elapsed().as_nanos());
+        }
+    }
+    Ok(times)
 }
 
 /// Meets the others, so many rounds after some that don't count, and prints how long each took.
