@@ -9,13 +9,59 @@ use std::sync::Arc;
 /// small enough that copying a shared one does; and a multiple of every element size, so that no element is split.
 pub const BLOCK_BYTES: usize = 1 << 20;
 
-/// One block; owns its bytes, shared by those who read it.
+/// One block, shared by those who read it.
 #[derive(Clone, Debug)]
-struct Block(Arc<Vec<u8>>);
+struct Block(Arc<Buffer>);
+
+/// A block's bytes. Where they came out of memory that was kept, they go back there.
+#[derive(Debug)]
+struct Buffer {
+    bytes: Vec<u8>,
+    home: Option<Spare>,
+}
+
+impl Block {
+    fn of(bytes: Vec<u8>) -> Self {
+        Block(Arc::new(Buffer { bytes, home: None }))
+    }
+
+    /// The bytes, to be written to; copies them first where a reader holds them.
+    fn own(&mut self) -> &mut Vec<u8> {
+        &mut Arc::make_mut(&mut self.0).bytes
+    }
+
+    fn len(&self) -> usize {
+        self.0.bytes.len()
+    }
+}
 
 impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
-        &self.0
+        &self.0.bytes
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Self {
+        let mut bytes = buffer(self.bytes.len(), self.home.as_ref());
+        bytes.extend_from_slice(&self.bytes);
+        Buffer { bytes, home: self.home.clone() }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.as_ref().filter(|_| self.bytes.capacity() == BLOCK_BYTES) {
+            home.put(std::mem::take(&mut self.bytes));
+        }
+    }
+}
+
+/// Memory for a block; whole ones out of what is kept.
+fn buffer(bytes: usize, home: Option<&Spare>) -> Vec<u8> {
+    match home {
+        Some(home) if bytes == BLOCK_BYTES => home.take(bytes),
+        _ => Vec::with_capacity(bytes),
     }
 }
 
@@ -24,6 +70,35 @@ impl AsRef<[u8]> for Block {
 pub struct Blocks {
     blocks: Vec<Block>,
     bytes: usize,
+    /// Where whole blocks come from, and go.
+    home: Option<Spare>,
+}
+
+/// Where the next bytes of a value belong.
+#[derive(Debug)]
+pub struct BlockRoom<'b> {
+    block: &'b mut Vec<u8>,
+    before: usize,
+    bytes: usize,
+    value_bytes: &'b mut usize,
+}
+
+impl BlockRoom<'_> {
+    /// How many there may be.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// What they are put behind; it has the memory for them.
+    pub fn block(&mut self) -> &mut Vec<u8> {
+        self.block
+    }
+}
+
+impl Drop for BlockRoom<'_> {
+    fn drop(&mut self) {
+        *self.value_bytes += self.block.len() - self.before;
+    }
 }
 
 /// Blocks that a list has room for before any has come: those of 1 GiB, in 8 KiB.
@@ -34,19 +109,25 @@ impl Blocks {
     ///
     /// The size may be what a remote caller declared, so the list of at most 1 GiB is made ahead.
     pub fn with_capacity(bytes: usize) -> Self {
-        Blocks { blocks: Vec::with_capacity(bytes.div_ceil(BLOCK_BYTES).min(LISTED_BLOCKS)), bytes: 0 }
+        let blocks = Vec::with_capacity(bytes.div_ceil(BLOCK_BYTES).min(LISTED_BLOCKS));
+        Blocks { blocks, ..Blocks::default() }
+    }
+
+    /// Takes whole blocks out of `spare`, to which they go back, whoever drops them.
+    pub(crate) fn with_spare(self, spare: Spare) -> Self {
+        Blocks { home: Some(spare), ..self }
     }
 
     /// Copies a value into blocks.
     pub fn copy_of(data: &[u8]) -> Self {
-        let blocks = data.chunks(BLOCK_BYTES).map(|block| Block(Arc::new(block.to_vec()))).collect();
-        Blocks { blocks, bytes: data.len() }
+        let blocks = data.chunks(BLOCK_BYTES).map(|block| Block::of(block.to_vec())).collect();
+        Blocks { blocks, bytes: data.len(), home: None }
     }
 
     /// Makes a value of zeros.
     pub(crate) fn zeros(bytes: usize) -> Self {
-        let block = |start| Block(Arc::new(vec![0; BLOCK_BYTES.min(bytes - start)]));
-        Blocks { blocks: (0..bytes).step_by(BLOCK_BYTES).map(block).collect(), bytes }
+        let block = |start| Block::of(vec![0; BLOCK_BYTES.min(bytes - start)]);
+        Blocks { blocks: (0..bytes).step_by(BLOCK_BYTES).map(block).collect(), bytes, home: None }
     }
 
     /// The value's size, in bytes.
@@ -64,19 +145,26 @@ impl Blocks {
     /// Blocks are allocated when their first byte arrives, at the size they will have.
     pub fn append(&mut self, mut data: &[u8], total: usize) {
         while !data.is_empty() {
-            let filled = self.bytes % BLOCK_BYTES;
-            if filled == 0 {
-                let size = total.saturating_sub(self.bytes).clamp(1, BLOCK_BYTES);
-                self.blocks.push(Block(Arc::new(Vec::with_capacity(size))));
-            }
-            let (head, tail) = data.split_at(data.len().min(BLOCK_BYTES - filled));
-            if let Some(block) = self.blocks.last_mut() {
-                // Nobody shares a value that is still being filled, so this never copies.
-                Arc::make_mut(&mut block.0).extend_from_slice(head);
-            }
-            self.bytes += head.len();
+            let mut room = self.room(data.len(), total);
+            let (head, tail) = data.split_at(room.bytes());
+            room.block().extend_from_slice(head);
             data = tail;
         }
+    }
+
+    /// Where at most `bytes_max` bytes behind those that are there belong, all in one block; `total` is as in
+    /// [`append`](Self::append).
+    pub(crate) fn room(&mut self, bytes_max: usize, total: usize) -> BlockRoom<'_> {
+        let filled = self.bytes % BLOCK_BYTES;
+        if filled == 0 {
+            let size = total.saturating_sub(self.bytes).clamp(1, BLOCK_BYTES);
+            let bytes = buffer(size, self.home.as_ref());
+            self.blocks.push(Block(Arc::new(Buffer { bytes, home: self.home.clone() })));
+        }
+        // Nobody shares a value that is still being filled, so this never copies.
+        let block = self.blocks.last_mut().expect("one was pushed where there was none").own();
+        let bytes = bytes_max.min(BLOCK_BYTES - filled);
+        BlockRoom { before: block.len(), block, bytes, value_bytes: &mut self.bytes }
     }
 
     /// Applies `value` block by block; copies those blocks that a reader still holds.
@@ -98,7 +186,7 @@ impl Blocks {
         let mut at = offset;
         while let Some(block) = self.blocks.get_mut(at / BLOCK_BYTES).filter(|_| !piece.is_empty()) {
             let within = at % BLOCK_BYTES;
-            let (head, tail) = piece.split_at(piece.len().min(block.0.len() - within));
+            let (head, tail) = piece.split_at(piece.len().min(block.len() - within));
             block.apply_at(kind, dtype, within, head);
             at += head.len();
             piece = tail;
@@ -108,8 +196,8 @@ impl Blocks {
     /// At most `bytes_max` bytes of one block from byte `offset` on, without copying, as they are now; none at the end.
     pub(crate) fn piece(&self, offset: usize, bytes_max: usize) -> Bytes {
         let Some(block) = self.blocks.get(offset / BLOCK_BYTES) else { return Bytes::new() };
-        let start = (offset % BLOCK_BYTES).min(block.0.len());
-        let end = start.saturating_add(bytes_max).min(block.0.len());
+        let start = (offset % BLOCK_BYTES).min(block.len());
+        let end = start.saturating_add(bytes_max).min(block.len());
         Bytes::from_owner(block.clone()).slice(start..end)
     }
 
@@ -132,7 +220,7 @@ impl Blocks {
 
     /// The blocks in order, to be written to; copies those that a reader still holds, as they are taken.
     pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.blocks.iter_mut().map(|block| Arc::make_mut(&mut block.0).as_mut_slice())
+        self.blocks.iter_mut().map(|block| block.own().as_mut_slice())
     }
 
     /// The blocks in order, without copying; each keeps its bytes as they are now.
@@ -170,18 +258,17 @@ impl Blocks {
 impl Block {
     fn apply(&mut self, kind: UpdateKind, dtype: DType, value: &[u8]) {
         match Arc::get_mut(&mut self.0) {
-            Some(own) => kernel::apply(kind, dtype, own, value),
-            None if kind == UpdateKind::Assign => self.0 = Arc::new(value.to_vec()),
-            None => kernel::apply(kind, dtype, Arc::make_mut(&mut self.0).as_mut_slice(), value),
+            Some(own) => kernel::apply(kind, dtype, &mut own.bytes, value),
+            None if kind == UpdateKind::Assign => *self = Block::of(value.to_vec()),
+            None => kernel::apply(kind, dtype, self.own(), value),
         }
     }
 
     fn apply_at(&mut self, kind: UpdateKind, dtype: DType, start: usize, value: &[u8]) {
-        if value.len() == self.0.len() {
+        if value.len() == self.len() {
             return self.apply(kind, dtype, value);
         }
-        let own = Arc::make_mut(&mut self.0);
-        kernel::apply(kind, dtype, &mut own[start..start + value.len()], value);
+        kernel::apply(kind, dtype, &mut self.own()[start..start + value.len()], value);
     }
 }
 
@@ -193,7 +280,7 @@ mod tests {
     #[test]
     fn readers_keep_what_they_saw_and_writers_copy_only_shared_blocks() {
         let mut value = Blocks::copy_of(&vec![1; 2 * BLOCK_BYTES]);
-        let addresses = |value: &Blocks| value.blocks.iter().map(|block| block.0.as_ptr()).collect::<Vec<_>>();
+        let addresses = |value: &Blocks| value.blocks.iter().map(|block| block.0.bytes.as_ptr()).collect::<Vec<_>>();
         let before = addresses(&value);
         let ones = vec![1; 2 * BLOCK_BYTES];
         value.apply(UpdateKind::Add, DType::U8, &ones);
@@ -227,7 +314,7 @@ mod tests {
             prop_assert_eq!(value.len(), total);
             prop_assert!(value.contiguous() == data);
             prop_assert!(value.slices().all(|slice| slice.len() <= BLOCK_BYTES));
-            prop_assert!(value.blocks.iter().all(|block| block.0.capacity() == block.0.len()));
+            prop_assert!(value.blocks.iter().all(|block| block.0.bytes.capacity() == block.len()));
             prop_assert!(Blocks::copy_of(&data).contiguous() == data);
             let pieces: Vec<_> = value.into_pieces(256 << 10).collect();
             prop_assert!(pieces.iter().all(|piece| (1..=256 << 10).contains(&piece.len())));

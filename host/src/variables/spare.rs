@@ -73,7 +73,7 @@ impl Spare {
     }
 
     /// Keeps a buffer; smaller ones make room for it.
-    fn put(&self, buffer: Vec<u8>) {
+    pub(super) fn put(&self, buffer: Vec<u8>) {
         if buffer.capacity() > self.0.bytes_max {
             return;
         }

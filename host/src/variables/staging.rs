@@ -1,6 +1,7 @@
 //! Incoming values on their way: staged as blocks, applied when they are complete.
 
-use super::{Blocks, Store, drop_large, lock};
+use super::blocks::{BLOCK_BYTES, BlockRoom};
+use super::{Blocks, Spare, Store, drop_large, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::tensor::TensorType;
 use std::collections::BTreeSet;
@@ -28,6 +29,8 @@ pub struct Staging {
     /// Orders unfinished writes by their first byte; none before it.
     place: Option<u64>,
     budget: Arc<StagingBudget>,
+    /// Where blocks come from.
+    spare: Spare,
 }
 
 #[derive(Debug)]
@@ -44,7 +47,7 @@ impl Staging {
     pub fn new<'t>(store: &Store, types: impl IntoIterator<Item = &'t TensorType>) -> Result<Staging> {
         let sizes = types.into_iter().map(TensorType::checked_size_bytes).collect::<Result<Vec<_>>>()?;
         let items = sizes.into_iter().map(|bytes| Item { blocks: Blocks::default(), bytes }).collect();
-        Ok(Staging { items, staged: 0, place: None, budget: store.staging().clone() })
+        Ok(Staging { items, staged: 0, place: None, budget: store.staging().clone(), spare: store.spare().clone() })
     }
 
     /// Copies the next bytes of a value. The caller has checked that they are in order and don't overrun.
@@ -56,10 +59,29 @@ impl Staging {
         self.budget.take(&mut self.place, self.staged, data.len() as u64)?;
         self.staged += data.len() as u64;
         if blocks.is_empty() {
-            *blocks = Blocks::with_capacity(*bytes);
+            *blocks = Blocks::with_capacity(*bytes).with_spare(self.spare.clone());
         }
         blocks.append(data, *bytes);
         Ok(())
+    }
+
+    /// Where at most `bytes_max` next bytes of a value belong, all of which count as staged. The caller sees to it that they are
+    /// in order, and puts all of them there or gives the write up.
+    ///
+    /// # Errors
+    /// Those of [`append`](Self::append).
+    ///
+    /// # Panics
+    /// There is no such item.
+    pub fn room(&mut self, item: usize, bytes_max: usize) -> Result<BlockRoom<'_>> {
+        let Item { blocks, bytes } = &mut self.items[item];
+        let next = bytes_max.min(BLOCK_BYTES - blocks.len() % BLOCK_BYTES);
+        self.budget.take(&mut self.place, self.staged, next as u64)?;
+        self.staged += next as u64;
+        if blocks.is_empty() {
+            *blocks = Blocks::with_capacity(*bytes).with_spare(self.spare.clone());
+        }
+        Ok(blocks.room(next, *bytes))
     }
 
     /// Counts bytes of this write that the caller keeps by itself.

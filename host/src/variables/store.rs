@@ -1,7 +1,7 @@
 //! All containers of one server.
 
 use super::staging::StagingBudget;
-use super::{Container, Ledger, Shard, lock};
+use super::{Container, Ledger, Shard, Spare, lock};
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::{Attempt, AttemptGate, AttemptOrder};
 use crate::tensor::TensorType;
@@ -34,10 +34,15 @@ impl Default for StoreOptions {
 #[derive(Clone, Debug)]
 pub struct Store(Arc<Inner>);
 
+/// Memory of applied writes that a store keeps for the next ones, in bytes.
+const SPARE_BYTES_MAX: u64 = 64 << 20;
+
 #[derive(Debug)]
 struct Inner {
     room: Room,
     staging: Arc<StagingBudget>,
+    /// Blocks of writes that were applied, for the next ones.
+    spare: Spare,
     containers: Mutex<HashMap<String, Slot>>,
     ledger: Ledger,
 }
@@ -83,6 +88,7 @@ impl Store {
         Store(Arc::new(Inner {
             room: Room { used: Arc::default(), max: options.variable_bytes_max },
             staging: Arc::new(StagingBudget::new(options.staged_bytes_max)),
+            spare: Spare::new(SPARE_BYTES_MAX.min(options.staged_bytes_max)),
             containers: Mutex::default(),
             ledger: Ledger::default(),
         }))
@@ -178,6 +184,10 @@ impl Store {
 
     pub(super) fn staging(&self) -> &Arc<StagingBudget> {
         &self.0.staging
+    }
+
+    pub(super) fn spare(&self) -> &Spare {
+        &self.0.spare
     }
 }
 
