@@ -19,6 +19,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 use tonic::Status;
 use tonic::server::NamedService;
 use tonic::service::{Routes, RoutesBuilder};
@@ -77,6 +78,7 @@ pub struct Server {
     routes: RoutesBuilder,
     health: HealthReporter,
     service_names: Vec<&'static str>,
+    variables: VariablesService,
     tasks_count: usize,
     stopping: CancellationToken,
 }
@@ -123,14 +125,27 @@ impl Server {
         let cluster = ClusterService::new(guard.clone(), cluster, leader, store.clone(), stopping.clone())
             .with_op_instances(Arc::new(ops.instances()));
         let cluster = v1::cluster_server::ClusterServer::new(cluster).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        let variables = VariablesService::new(guard.clone(), store).into_server();
+        let variables_service = VariablesService::new(guard.clone(), store);
+        let variables = variables_service.clone().into_server();
         let ops = v1::ops_server::OpsServer::new(ops).max_decoding_message_size(MESSAGE_BYTES_MAX);
         let mut service_names = vec![name_of(&cluster), name_of(&variables)];
         if runs_ops {
             service_names.push(name_of(&ops));
         }
         routes.add_service(cluster).add_service(variables).add_service(ops);
-        Ok(Server { task, incoming, local_addr, guard, routes, health, service_names, tasks_count, stopping })
+        let variables = variables_service;
+        Ok(Server {
+            task,
+            incoming,
+            local_addr,
+            guard,
+            routes,
+            health,
+            service_names,
+            variables,
+            tasks_count,
+            stopping,
+        })
     }
 
     /// The address that it listens on.
@@ -151,8 +166,14 @@ impl Server {
     /// # Cancel safety
     /// Dropping it stops accepting; connections go on until they end. Use `shutdown`.
     pub async fn run(self, shutdown: CancellationToken) -> Result<(), tonic::transport::Error> {
-        let Server { task, incoming, local_addr, guard: _, routes, health, service_names, tasks_count, stopping } =
-            self;
+        let Server {
+            task, incoming, local_addr, routes, health, service_names, variables, tasks_count, stopping, ..
+        } = self;
+        let direct = TaskTracker::new();
+        let (serving, ending) = (direct.clone(), stopping.clone());
+        let serve_direct = move |connection| {
+            serving.spawn(variables::direct::serve(variables.clone(), connection, ending.clone()));
+        };
         for name in &service_names {
             health.set_service_status(name, ServingStatus::Serving).await;
         }
@@ -168,7 +189,7 @@ impl Server {
             .concurrency_limit_per_connection(CALLS_PER_CONNECTION_MAX as usize)
             .add_routes(routes.routes())
             .serve_with_incoming_shutdown(
-                incoming::connections(incoming, tasks_count),
+                incoming::connections(incoming, tasks_count, serve_direct),
                 stopping.clone().cancelled_owned(),
             );
         tokio::pin!(serve);
@@ -181,7 +202,13 @@ impl Server {
         }
         // Ends every session and stream, and tells the transport to say goodbye.
         stopping.cancel();
-        match timeout(SHUTDOWN_TIMEOUT, serve).await {
+        let ended = async {
+            let result = serve.await;
+            direct.close();
+            direct.wait().await;
+            result
+        };
+        match timeout(SHUTDOWN_TIMEOUT, ended).await {
             Ok(result) => result,
             Err(_) => {
                 tracing::debug!(%task, "connections outlast the shutdown");

@@ -3,6 +3,7 @@
 pub mod attend;
 pub mod bulk;
 pub mod cluster_status;
+pub mod direct;
 pub mod header;
 pub mod ops;
 mod optimizer;

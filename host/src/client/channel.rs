@@ -13,7 +13,8 @@ use crate::wire::header::{Header, SESSION};
 use crate::wire::status::{answer, from_status};
 use crate::wire::v1;
 use connect::{Failure, FailureKind, failure};
-use link::{Backoff, Link};
+use direct::Direct;
+use link::{Backoff, Link, Opened};
 use resolver::Resolver;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -29,6 +30,7 @@ use tonic::Status;
 use tonic::transport::Channel;
 
 pub mod connect;
+pub mod direct;
 mod left;
 mod link;
 pub mod resolver;
@@ -51,6 +53,8 @@ pub enum Lane {
 pub struct Try {
     /// A connection to the task; cheap to clone.
     pub channel: Channel,
+    /// Direct connections to the task, where its server takes them and the call is to go on [`Lane::Bulk`].
+    pub direct: Option<Direct>,
     /// The header of the request, or of its stream's first message. A write has the same sequence in every try.
     pub header: v1::RequestHeader,
 }
@@ -80,6 +84,8 @@ pub struct PeersOptions {
 #[derive(Clone, Debug, Default)]
 pub struct Connections {
     made: Arc<Mutex<HashMap<(Task, Lane), Channel>>>,
+    direct: Arc<Mutex<HashMap<Task, Direct>>>,
+    only_grpc: bool,
     resolver: Resolver,
 }
 
@@ -87,6 +93,16 @@ impl Connections {
     /// Connections whose names are looked up by `resolver`.
     pub fn resolving(resolver: Resolver) -> Self {
         Connections { resolver, ..Connections::default() }
+    }
+
+    /// Makes no direct connections.
+    pub fn only_grpc(self) -> Self {
+        Connections { only_grpc: true, ..self }
+    }
+
+    fn direct(&self, task: Task, address: &str, runtime: &Handle) -> Option<Direct> {
+        let new = || Direct::new(address, self.resolver.clone(), runtime.clone());
+        (!self.only_grpc).then(|| lock(&self.direct).entry(task).or_insert_with(new).clone())
     }
 
     /// The connection to a task; it connects, and reconnects, when it is used.
@@ -208,14 +224,16 @@ impl Peers {
         let mut failing_since: Option<Instant> = None;
         let mut tries = 0;
         loop {
-            let expected = shared.session(&peer).await?;
+            let Opened { incarnation: expected, direct } = shared.session(&peer).await?;
             let header = Header { caller: shared.caller(), sequence, expected: Some(expected) };
             let channel = shared.channel(&peer, lane)?;
+            let direct = direct && lane == Lane::Bulk;
+            let direct = if direct { shared.connections.direct(task, &peer.address, &shared.runtime) } else { None };
             let started = Instant::now();
             let outcome = tokio::select! {
                 biased;
                 () = shared.closing.cancelled() => return Err(shared.closed()),
-                outcome = call(Try { channel, header: (&header).into() }) => outcome,
+                outcome = call(Try { channel, direct, header: (&header).into() }) => outcome,
             };
             let status = match outcome {
                 Ok(value) => return Ok(value),
@@ -313,11 +331,11 @@ impl Shared {
     }
 
     /// Waits until the run has a session on the task; begins a link where there is none.
-    async fn session(self: &Arc<Self>, peer: &Arc<Peer>) -> Result<Incarnation> {
+    async fn session(self: &Arc<Self>, peer: &Arc<Peer>) -> Result<Opened> {
         let mut link = self.link(peer)?;
         loop {
             match &*link.borrow_and_update() {
-                Link::Open(incarnation) => return Ok(*incarnation),
+                Link::Open(opened) => return Ok(*opened),
                 Link::Failed(error) => return Err(error.clone()),
                 Link::Down => {}
             }

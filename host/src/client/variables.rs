@@ -4,11 +4,13 @@
 //! copy of what it sends. What it receives goes into one piece of memory, that of a value that was given up where there is one.
 
 mod cache;
+mod direct;
 mod gradients;
 mod rows;
 
 pub use cache::{CachedVariables, ReadCache};
 
+use crate::client::channel::direct::{Connection, Direct};
 use crate::client::channel::{Lane, Peers, Try};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
@@ -63,68 +65,79 @@ impl RemoteVariables {
         RemoteVariables { spare, ..self }
     }
 
-    /// Sends one write. `answer` reads what comes back.
-    async fn write<T, Fut>(
+    /// Sends one write: by `direct` where there is such a connection, else as a stream, and `answer` reads what comes back.
+    async fn write<T, D, A>(
         &self,
         header: &v1::PushHeader,
         values: &[&[u8]],
-        answer: impl Fn(Channel, ReceiverStream<v1::PushRequest>) -> Fut + Send + Sync,
+        direct: impl Fn(Connection, v1::PushHeader) -> D + Send + Sync,
+        answer: impl Fn(Channel, ReceiverStream<v1::PushRequest>) -> A + Send + Sync,
     ) -> Result<T>
     where
-        Fut: Future<Output = Result<T, Status>> + Send,
+        D: Future<Output = Result<T, Status>> + Send,
+        A: Future<Output = Result<T, Status>> + Send,
     {
+        let (direct, answer) = (&direct, &answer);
         let first = |request| {
             let header = v1::PushHeader { header: Some(request), ..header.clone() };
             vec![v1::PushRequest { kind: Some(push_request::Kind::Header(header)) }]
         };
-        let chunk = |chunk| v1::PushRequest { kind: Some(push_request::Kind::Chunk(chunk)) };
-        self.write_messages(first, chunk, values, answer).await
+        let first = &first;
+        let call = move |Try { channel, direct: connections, header: request }| async move {
+            if let Some(connection) = connection(connections).await {
+                return direct(connection, v1::PushHeader { header: Some(request), ..header.clone() }).await;
+            }
+            let chunk = |chunk| v1::PushRequest { kind: Some(push_request::Kind::Chunk(chunk)) };
+            self.stream(channel, first(request), chunk, values, answer).await
+        };
+        self.peers.call(self.task, Lane::Bulk, true, call).await
     }
 
-    /// Sends one write: the messages of `first`, then those that `chunk` makes of the values. `answer` reads what comes back.
-    async fn write_messages<M: Send, T, Fut>(
+    /// Sends the messages of `first`, then those that `chunk` makes of the values. `answer` reads what comes back.
+    async fn stream<M: Send, T, Fut>(
         &self,
-        first: impl Fn(v1::RequestHeader) -> Vec<M> + Send + Sync,
+        channel: Channel,
+        first: Vec<M>,
         chunk: fn(v1::Chunk) -> M,
         values: &[&[u8]],
         answer: impl Fn(Channel, ReceiverStream<M>) -> Fut + Send + Sync,
-    ) -> Result<T>
+    ) -> Result<T, Status>
     where
         Fut: Future<Output = Result<T, Status>> + Send,
     {
-        let (first, answer) = (&first, &answer);
-        self.peers
-            .call(self.task, Lane::Bulk, true, move |Try { channel, header: request }| async move {
-                let first = first(request);
-                // What is small goes as a whole, without turns of the connection in between.
-                let small = values.iter().map(|value| value.len()).sum::<usize>() <= CHUNK_BYTES;
-                let (sender, receiver) = mpsc::channel(if small { first.len() + values.len() } else { CHUNKS_QUEUED });
-                let mut feed = pin!(feed(sender, first, chunk, values, &self.spare));
-                let mut call = pin!(answer(channel, ReceiverStream::new(receiver)));
-                let mut fed = small;
-                if small {
-                    feed.as_mut().await;
-                }
-                loop {
-                    tokio::select! {
-                        // The answer first: a refusal comes before all chunks are sent.
-                        biased;
-                        result = &mut call => return result,
-                        () = &mut feed, if !fed => fed = true,
-                    }
-                }
-            })
-            .await
+        // What is small goes as a whole, without turns of the connection in between.
+        let small = values.iter().map(|value| value.len()).sum::<usize>() <= CHUNK_BYTES;
+        let (sender, receiver) = mpsc::channel(if small { first.len() + values.len() } else { CHUNKS_QUEUED });
+        let mut feed = pin!(feed(sender, first, chunk, values, &self.spare));
+        let mut call = pin!(answer(channel, ReceiverStream::new(receiver)));
+        let mut fed = small;
+        if small {
+            feed.as_mut().await;
+        }
+        loop {
+            tokio::select! {
+                // The answer first: a refusal comes before all chunks are sent.
+                biased;
+                result = &mut call => return result,
+                () = &mut feed, if !fed => fed = true,
+            }
+        }
     }
 
     /// Sends one write of values of `types`, and reads the values after it.
     async fn push_batch(&self, header: &v1::PushHeader, types: &[&TensorType], data: &[&[u8]]) -> Result<Vec<Value>> {
+        let direct = |connection, header| direct::push(connection, header, types, data, &self.spare);
         let answer = move |channel, stream| async move {
             let mut stream = bulk::call(channel, PUSH, stream).await?;
             values(&mut stream, types, header.want_values, &self.spare).await
         };
-        self.write(header, data, answer).await
+        self.write(header, data, direct, answer).await
     }
+}
+
+/// A direct connection, where there is one to be had.
+async fn connection(connections: Option<Direct>) -> Option<Connection> {
+    connections?.connection().await
 }
 
 /// Sends the first messages and chunks; ends early where nobody takes them any more.
@@ -163,18 +176,10 @@ async fn values(
     with_data: bool,
     spare: &Spare,
 ) -> Result<Vec<Value>, Status> {
-    let strange = |what: &str| Status::from(Error::new(ErrorCode::Internal, format!("answer has {what}")));
     let Some(pull_response::Kind::Header(header)) = stream.message().await?.and_then(|message| message.kind) else {
         return Err(strange("no header"));
     };
-    if header.tensor.len() != types.len() || header.version.len() != types.len() {
-        return Err(strange("another number of values than were asked for"));
-    }
-    for (tensor, ty) in header.tensor.into_iter().zip(types) {
-        if TensorType::try_from(tensor)? != **ty {
-            return Err(strange("a value of another type than was asked for"));
-        }
-    }
+    let versions = checked_types(header, types)?;
     let mut data = vec![Vec::new(); types.len()];
     let mut whole = vec![Bytes::new(); types.len()];
     let mut order = ChunkOrder::new(types.iter().copied().filter(|_| with_data))?;
@@ -204,13 +209,29 @@ async fn values(
         tensor: Tensor { ty: (*ty).clone(), data },
         version,
     };
-    Ok(types.iter().zip(whole).zip(header.version).map(value).collect())
+    Ok(types.iter().zip(whole).zip(versions).map(value).collect())
+}
+
+/// The versions of values that are of the types that were asked for.
+fn checked_types(header: v1::PullHeader, types: &[&TensorType]) -> Result<Vec<u64>, Status> {
+    if header.tensor.len() != types.len() || header.version.len() != types.len() {
+        return Err(strange("another number of values than were asked for"));
+    }
+    for (tensor, ty) in header.tensor.into_iter().zip(types) {
+        if TensorType::try_from(tensor)? != **ty {
+            return Err(strange("a value of another type than was asked for"));
+        }
+    }
+    Ok(header.version)
+}
+
+fn strange(what: &str) -> Status {
+    Error::new(ErrorCode::Internal, format!("answer has {what}")).into()
 }
 
 /// Reads the answer of a write without values.
 async fn versions_of(mut answer: Messages<v1::PushResponse>) -> Result<Vec<u64>, Status> {
-    let strange = || Status::from(Error::new(ErrorCode::Internal, "answer has no message"));
-    let versions = answer.message().await?.ok_or_else(strange)?.version;
+    let versions = answer.message().await?.ok_or_else(|| strange("no message"))?.version;
     // The trailers: only they say that it is so.
     answer.message().await?;
     Ok(versions)
@@ -270,9 +291,10 @@ impl TaskVariables for RemoteVariables {
                     ..Default::default()
                 };
                 let data: Vec<_> = batch.iter().map(|(_, view)| view.data).collect();
+                let direct = |connection, header| direct::initialize(connection, header, &data);
                 let answer =
                     |channel, stream| async move { versions_of(bulk::call(channel, INITIALIZE, stream).await?).await };
-                versions.extend(self.write(&header, &data, answer).await?);
+                versions.extend(self.write(&header, &data, direct, answer).await?);
             }
             Ok(versions)
         })
@@ -291,7 +313,7 @@ impl TaskVariables for RemoteVariables {
                     wait_ms: u64::try_from(wait.as_millis()).unwrap_or(u64::MAX),
                 };
                 let request = &request;
-                let ask = move |Try { channel, header }: Try| async move {
+                let ask = move |Try { channel, header, .. }: Try| async move {
                     let request = v1::UninitializedRequest { header: Some(header), ..request.clone() };
                     Ok(VariablesClient::new(channel).uninitialized(request).await?.into_inner().name)
                 };
@@ -313,8 +335,11 @@ impl TaskVariables for RemoteVariables {
                     ..Default::default()
                 };
                 let (request, types) = (&request, &types);
-                let ask = move |Try { channel, header }: Try| async move {
+                let ask = move |Try { channel, direct: connections, header }: Try| async move {
                     let request = v1::PullRequest { header: Some(header), ..request.clone() };
+                    if let Some(connection) = connection(connections).await {
+                        return direct::pull(connection, request, types, &self.spare).await;
+                    }
                     let mut stream = bulk::call(channel, PULL, tokio_stream::once(request)).await?;
                     values(&mut stream, types, true, &self.spare).await
                 };

@@ -15,7 +15,7 @@ use tonic::Status;
 pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 /// How long answers wait after the end of the session to be read: who reads them gets what was there.
-const UNREAD_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const UNREAD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Ties answers to their session: whatever is unread soon after its end is dropped, with the room that it takes. The transport asks
 /// for nothing more where a caller doesn't read, and would keep them for as long as the connection stands.

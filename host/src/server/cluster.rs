@@ -162,7 +162,7 @@ impl cluster_server::Cluster for ClusterService {
         let first = first.unwrap_or_default();
         let lease = self.guard.open_session(first.header, first.client_use)?;
         let (events, stream) = mpsc::channel(1);
-        let opened = v1::SessionEvent { header: response_header(self.guard.incarnation()) };
+        let opened = v1::SessionEvent { header: response_header(self.guard.incarnation()), direct: true };
         events.try_send(Ok(opened)).expect("the channel is new and has room");
         tokio::spawn(hold(lease, requests, events));
         Ok(Response::new(ReceiverStream::new(stream)))

@@ -1,19 +1,21 @@
-//! Connections as the server takes them: bounded in number, and cut when they never begin to speak HTTP/2.
+//! Connections as the server takes them: bounded in number, cut when they never begin to speak, and sorted by what they speak.
 
+use crate::wire::direct;
 use rustix::process::{Resource, getrlimit};
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, Sleep, sleep};
+use tokio_stream::wrappers::ReceiverStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::transport::server::{Connected, TcpConnectInfo, TcpIncoming};
 
-/// Most connections at once: each task of a cluster keeps three, so that this is a cluster of more than a thousand.
+/// Most connections at once: each task of a cluster keeps five at most, so that this is a cluster of some eight hundred.
 const CONNECTIONS_MAX: usize = 4096;
 
 /// Descriptors that are left to everything else: 256 files and 128 sockets that the process's guest may have open, and 128
@@ -22,9 +24,9 @@ const CONNECTIONS_MAX: usize = 4096;
 const DESCRIPTORS_RESERVED: u64 = 512;
 
 /// Connections that each task of a cluster keeps to a server that it uses.
-const CONNECTIONS_PER_TASK: usize = 3;
+const CONNECTIONS_PER_TASK: usize = 5;
 
-/// How long a new connection may take to send the preface of HTTP/2. A client sends it at once.
+/// How long a new connection may take to send its preface. A client sends it at once.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Pause after a connection that could not be taken.
@@ -33,13 +35,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How often the same trouble is told.
 const TOLD_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Bytes of the preface (RFC 9113, section 3.4).
-const PREFACE_BYTES: usize = 24;
+/// Bytes of the preface of HTTP/2 (RFC 9113, section 3.4), and of a direct connection.
+const PREFACE_BYTES: usize = direct::PREFACE.len();
 
-/// The connections of a server in a cluster of `tasks_count` tasks. One beyond the limit is closed at once, and said so.
+/// Connections that wait for the transport to take them.
+const SORTED_QUEUED: usize = 64;
+
+/// The connections of a server in a cluster of `tasks_count` tasks. One beyond the limit is closed at once, and said so. Those
+/// that are direct ones go to `direct`, which may begin behind their preface. Has to be called on the control runtime.
 ///
 /// There is no error in the stream: the transport would end the server at one.
-pub(super) fn connections(incoming: TcpIncoming, tasks_count: usize) -> impl Stream<Item = io::Result<Connection>> {
+pub(super) fn connections(
+    incoming: TcpIncoming,
+    tasks_count: usize,
+    direct: impl Fn(Connection) + Clone + Send + 'static,
+) -> impl Stream<Item = io::Result<Connection>> {
     let descriptors = getrlimit(Resource::Nofile).current;
     let connections_max = connections_max(descriptors);
     let needed = tasks_count.saturating_mul(CONNECTIONS_PER_TASK);
@@ -50,7 +60,36 @@ pub(super) fn connections(incoming: TcpIncoming, tasks_count: usize) -> impl Str
             descriptors.unwrap_or(u64::MAX)
         );
     }
-    bounded(incoming, connections_max, PREFACE_TIMEOUT)
+    sort(bounded(incoming, connections_max, PREFACE_TIMEOUT), direct)
+}
+
+/// Hands direct connections to `direct`, and lets all others through.
+fn sort<S: AsyncRead + Send + Unpin + 'static>(
+    taken: impl Stream<Item = io::Result<Connection<S>>> + Send + 'static,
+    direct: impl Fn(Connection<S>) + Clone + Send + 'static,
+) -> impl Stream<Item = io::Result<Connection<S>>> {
+    let (others, stream) = mpsc::channel(SORTED_QUEUED);
+    tokio::spawn(async move {
+        let mut taken = pin!(taken);
+        loop {
+            let connection = tokio::select! {
+                biased;
+                () = others.closed() => return,
+                connection = taken.next() => connection,
+            };
+            let Some(Ok(mut connection)) = connection else { return };
+            let (direct, others) = (direct.clone(), others.clone());
+            // What never says a word is cut by itself.
+            tokio::spawn(async move {
+                match connection.is_direct().await {
+                    Ok(true) => direct(connection),
+                    Ok(false) => drop(others.send(Ok(connection)).await),
+                    Err(_) => {}
+                }
+            });
+        }
+    });
+    ReceiverStream::new(stream)
 }
 
 /// How many connections a process may take that may have `descriptors` open; none: any number.
@@ -72,7 +111,7 @@ fn bounded<S>(
             Ok(stream) => match room.clone().try_acquire_owned() {
                 Ok(permit) => {
                     let preface = Preface { missing: PREFACE_BYTES, deadline: Box::pin(sleep(preface_timeout)) };
-                    (Some(Connection { stream, preface: Some(preface), _permit: permit }), false)
+                    (Some(Connection { stream, preface: Some(preface), first: None, _permit: permit }), false)
                 }
                 Err(_) => {
                     if let Some(times) = refusals.tell(Instant::now()) {
@@ -144,6 +183,8 @@ pub(super) struct Connection<S = TcpStream> {
     stream: S,
     /// None once it has come.
     preface: Option<Preface>,
+    /// Its first byte, read ahead.
+    first: Option<u8>,
     _permit: OwnedSemaphorePermit,
 }
 
@@ -151,6 +192,27 @@ pub(super) struct Connection<S = TcpStream> {
 struct Preface {
     missing: usize,
     deadline: Pin<Box<Sleep>>,
+}
+
+impl<S: AsyncRead + Unpin> Connection<S> {
+    /// Reads as much as shows whether it is a direct one: then its preface, else a byte, which is read again.
+    ///
+    /// # Errors
+    /// The system's; `TimedOut`; `InvalidData`: it is neither.
+    async fn is_direct(&mut self) -> io::Result<bool> {
+        let mut preface = [0; PREFACE_BYTES];
+        let [first, rest @ ..] = &mut preface;
+        *first = self.read_u8().await?;
+        if *first != direct::PREFACE[0] {
+            self.first = Some(*first);
+            return Ok(false);
+        }
+        self.read_exact(rest).await?;
+        if preface != direct::PREFACE {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        Ok(true)
+    }
 }
 
 impl Connected for Connection {
@@ -164,6 +226,12 @@ impl Connected for Connection {
 impl<S: AsyncRead + Unpin> AsyncRead for Connection<S> {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let connection = self.get_mut();
+        if buf.remaining() > 0
+            && let Some(first) = connection.first.take()
+        {
+            buf.put_slice(&[first]);
+            return Poll::Ready(Ok(()));
+        }
         let before = buf.filled().len();
         let read = Pin::new(&mut connection.stream).poll_read(cx, buf);
         if let Some(preface) = &mut connection.preface {
@@ -216,7 +284,7 @@ mod tests {
     /// What comes to a server, and what it takes.
     struct Listener {
         comes: UnboundedSender<io::Result<DuplexStream>>,
-        taken: Pin<Box<dyn Stream<Item = io::Result<Connection<DuplexStream>>>>>,
+        taken: Pin<Box<dyn Stream<Item = io::Result<Connection<DuplexStream>>> + Send>>,
     }
 
     fn listen(connections_max: usize) -> Listener {
@@ -261,6 +329,39 @@ mod tests {
         connection.read_exact(&mut bytes).await.expect("all came");
         let silence = tokio::time::timeout(PREFACE_TIMEOUT * 1000, connection.read(&mut bytes)).await;
         assert!(silence.is_err(), "nothing came, and nothing was cut");
+    }
+
+    /// Aim: each connection goes where it belongs, with all its bytes, and none waits for one that is silent.
+    #[tokio::test(start_paused = true)]
+    async fn connections_are_sorted_by_their_preface() {
+        let Listener { comes, taken } = listen(10);
+        let (direct, mut sorted) = unbounded_channel();
+        let others = sort(taken, move |connection| direct.send(connection).expect("it is awaited"));
+        let mut others = pin!(others);
+        let connect = || {
+            let (client, server) = duplex(1024);
+            comes.send(Ok(server)).expect("it listens");
+            client
+        };
+        let _silent = connect();
+        let mut strange = connect();
+        strange.write_all(b"dchost direct 9999\r\n\r\n\r\n").await.expect("it is open");
+        let mut http = connect();
+        http.write_all(PREFACE).await.expect("it is open");
+        let mut taken = others.next().await.expect("it listens").expect("errors are kept from the transport");
+        let mut bytes = [0; PREFACE_BYTES];
+        taken.read_exact(&mut bytes).await.expect("all came");
+        assert_eq!(&bytes, PREFACE);
+        let mut client = connect();
+        for byte in direct::PREFACE {
+            client.write_all(&[byte]).await.expect("it is open");
+        }
+        client.write_all(b"call").await.expect("it is open");
+        let mut taken = sorted.recv().await.expect("it is one");
+        let mut bytes = [0; 4];
+        taken.read_exact(&mut bytes).await.expect("all came");
+        assert_eq!(&bytes, b"call");
+        assert_eq!(strange.read(&mut bytes).await.expect("it is closed"), 0);
     }
 
     #[tokio::test(start_paused = true)]

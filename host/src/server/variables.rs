@@ -6,26 +6,26 @@
 //! Relaxed consistency is in `relaxed`.
 
 mod bulk;
+pub(super) mod direct;
 mod gradients;
 mod pull;
 mod relaxed;
 mod rows;
+mod values;
 
 use crate::cluster::TaskType;
 use crate::error::{Error, ErrorCode, Result};
 use crate::ids::Caller;
 use crate::server::answers::{Answers, while_session};
-use crate::server::first_message;
 use crate::server::guard::{Admitted, Guard, Rpc};
 use crate::tensor::TensorType;
 use crate::variables::{
     Begin, Blocks, Consistency, Container, InitializeMode, Payload, Remembered, Snapshot, Staging, Store, Ticket,
     TryPush, Update, UpdateKind, VariableRef,
 };
-use crate::wire::bulk::Messages;
 use crate::wire::header::{missing, response_header};
-use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
-use crate::wire::v1::{self, pull_response, push_request, variables_server};
+use crate::wire::tensor::CHUNK_BYTES;
+use crate::wire::v1::{self, pull_response, variables_server};
 use crate::wire::variables::{check_items, consistency, update_kind, variables};
 pub use bulk::BulkVariables;
 use bulk::not_here;
@@ -33,6 +33,7 @@ use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
 use tonic::{Request, Response, Status, Streaming};
+use values::{Pieces, Values};
 
 /// Longest wait of one `Uninitialized`; callers that wait longer ask again, so that a lost one is noticed.
 const LONG_POLL_MAX: Duration = Duration::from_secs(60);
@@ -85,32 +86,28 @@ impl VariablesService {
         }
     }
 
-    /// Reads a write's header and lets the call in.
-    async fn admit_write(
-        &self,
-        rpc: Rpc,
-        mut stream: Messages<v1::PushRequest>,
-    ) -> Result<(Admitted, v1::PushHeader, Messages<v1::PushRequest>), Status> {
-        let first = first_message(stream.message()).await?;
-        let header = match first.and_then(|message| message.kind) {
-            Some(push_request::Kind::Header(header)) => header,
+    /// Lets a write in.
+    fn admit_write(&self, rpc: Rpc, header: Option<v1::PushHeader>) -> Result<(Admitted, v1::PushHeader)> {
+        let Some(header) = header else {
             // The guard says what is missing, after it has checked that the caller may know.
-            Some(push_request::Kind::Chunk(_)) | None => {
-                self.guard.admit(rpc, None)?;
-                return Err(invalid("the first message of the stream is no header").into());
-            }
+            self.guard.admit(rpc, None)?;
+            return Err(invalid("the first message of the stream is no header"));
         };
         let admitted = self.guard.admit(rpc, header.header.clone())?;
         self.refuse_evaluator(&admitted.caller)?;
         if header.sync.is_some() {
-            return Err(unimplemented("synchronous replicas").into());
+            return Err(unimplemented("synchronous replicas"));
         }
         check_items(header.item.len())?;
-        Ok((admitted, header, stream))
+        Ok((admitted, header))
     }
 
-    async fn initialize_stream(&self, stream: Messages<v1::PushRequest>) -> Result<v1::PushResponse, Status> {
-        let (admitted, header, mut stream) = self.admit_write(Rpc::Initialize, stream).await?;
+    async fn initialize_from(
+        &self,
+        header: Option<v1::PushHeader>,
+        incoming: &mut Values<'_>,
+    ) -> Result<v1::PushResponse, Status> {
+        let (admitted, header) = self.admit_write(Rpc::Initialize, header)?;
         if consistency(header.consistency)? != Consistency::Atomic {
             return Err(invalid("initial values are set as a whole: `consistency` belongs to Push").into());
         }
@@ -126,7 +123,7 @@ impl VariablesService {
             Begin::Fresh(ticket) => ticket,
         };
         container.check_initialize(&variables)?;
-        let staging = self.receive(&admitted, &mut ticket, &mut stream, &variables).await?;
+        let staging = self.receive(&admitted, &mut ticket, incoming, &variables).await?;
         let write = move |values: Vec<Blocks>, inline| {
             // One that sets values anew may have to wait for changes of theirs.
             let inline = inline && !container.has_any(&variables);
@@ -142,19 +139,23 @@ impl VariablesService {
         v1::PushResponse { header: response_header(self.guard.incarnation()), version }
     }
 
-    async fn push_stream(&self, stream: Messages<v1::PushRequest>) -> Result<(Admitted, Vec<Snapshot>), Status> {
-        let (admitted, header, stream) = self.admit_write(Rpc::Push, stream).await?;
+    async fn push_from(
+        &self,
+        header: Option<v1::PushHeader>,
+        incoming: &mut Values<'_>,
+    ) -> Result<(Admitted, Vec<Snapshot>), Status> {
+        let (admitted, header) = self.admit_write(Rpc::Push, header)?;
         if header.if_absent {
             return Err(invalid("`if_absent` belongs to Initialize").into());
         }
         let snapshots = if header.optimizer.is_some() {
-            self.push_gradients(&admitted, header, stream).await?
+            self.push_gradients(&admitted, header, incoming).await?
         } else if header.clip_scale != 0.0 {
             return Err(invalid("`clip_scale` belongs to a push with an optimizer").into());
         } else {
             match consistency(header.consistency)? {
-                Consistency::Atomic => self.push_atomic(&admitted, header, stream).await?,
-                Consistency::Relaxed => self.push_relaxed(&admitted, header, stream).await?,
+                Consistency::Atomic => self.push_atomic(&admitted, header, incoming).await?,
+                Consistency::Relaxed => self.push_relaxed(&admitted, header, incoming).await?,
             }
         };
         Ok((admitted, snapshots))
@@ -164,7 +165,7 @@ impl VariablesService {
         &self,
         admitted: &Admitted,
         header: v1::PushHeader,
-        mut stream: Messages<v1::PushRequest>,
+        incoming: &mut Values<'_>,
     ) -> Result<Vec<Snapshot>, Status> {
         let want_values = header.want_values;
         let (variables, how) = changes(header.item)?;
@@ -175,7 +176,7 @@ impl VariablesService {
             Begin::Fresh(ticket) => ticket,
         };
         container.check_push(&variables)?;
-        let staging = self.receive(admitted, &mut ticket, &mut stream, &variables).await?;
+        let staging = self.receive(admitted, &mut ticket, incoming, &variables).await?;
         let write = move |values, inline| {
             let mut updates = updates(variables, how, values);
             if inline {
@@ -201,24 +202,13 @@ impl VariablesService {
         &self,
         admitted: &Admitted,
         ticket: &mut Ticket,
-        stream: &mut Messages<v1::PushRequest>,
+        incoming: &mut Values<'_>,
         variables: &[VariableRef],
     ) -> Result<Staging, Status> {
         let types = || variables.iter().map(|variable| &variable.ty);
-        let mut order = ChunkOrder::new(types())?;
         let receive = async {
             let mut staging = Staging::new(&self.store, types())?;
-            while let Some(message) = stream.message().await? {
-                match message.kind {
-                    Some(push_request::Kind::Chunk(chunk)) => {
-                        let item = order.accept(&chunk)?;
-                        staging.append(item, &chunk.data)?;
-                    }
-                    Some(push_request::Kind::Header(_)) => return Err(invalid("stream has a second header").into()),
-                    None => return Err(invalid("stream has a message that is neither header nor chunk").into()),
-                }
-            }
-            order.finish()?;
+            Pieces::new(incoming, types())?.stage(&mut staging).await?;
             Ok(staging)
         };
         while_writing(admitted, ticket, receive).await

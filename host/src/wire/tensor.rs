@@ -110,10 +110,21 @@ impl ChunkOrder {
                 "chunk of item `{item}` at offset `{offset}` has `{bytes}` bytes and overruns the item's `{size}`"
             )));
         }
-        self.offset += bytes;
         let item = self.item;
-        self.skip_complete();
+        self.pass(bytes);
         Ok(item)
+    }
+
+    /// What comes next: the item, its offset, and how many bytes of it are left; none once all have come.
+    pub fn next(&self) -> Option<(usize, usize, usize)> {
+        let (size, _) = self.items.get(self.item)?;
+        Some((self.item, self.offset, size - self.offset))
+    }
+
+    /// Notes that so many bytes of the item that comes next have come, at most what is left of it.
+    pub fn pass(&mut self, bytes: usize) {
+        self.offset += bytes;
+        self.skip_complete();
     }
 
     /// Whether all bytes have come.

@@ -19,6 +19,7 @@ use tonic::Status;
 
 mod broken;
 mod calls;
+mod direct;
 mod optimizers;
 mod relaxed;
 mod rows;
@@ -106,8 +107,8 @@ where
     Fut: Future<Output = Result<T, Status>>,
 {
     let write = &write;
-    let answers = peers.call(PS, Lane::Bulk, true, |Try { channel, header }| async move {
-        let again = || write(Try { channel: channel.clone(), header: header.clone() });
+    let answers = peers.call(PS, Lane::Bulk, true, |Try { channel, header, .. }| async move {
+        let again = || write(Try { channel: channel.clone(), direct: None, header: header.clone() });
         Ok([again().await?, again().await?, again().await?])
     });
     let [first, second, third] = answers.await.expect("each is answered");

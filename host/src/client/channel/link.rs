@@ -65,13 +65,21 @@ pub(super) enum Link {
     /// No session yet, or not any more.
     Down,
     /// The session is open.
-    Open(Incarnation),
+    Open(Opened),
     /// It will not open; the next call may begin another link.
     Failed(Error),
 }
 
+/// What the server says as a session opens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Opened {
+    pub(super) incarnation: Incarnation,
+    /// Whether it takes direct connections.
+    pub(super) direct: bool,
+}
+
 struct Session {
-    incarnation: Incarnation,
+    opened: Opened,
     requests: mpsc::Sender<v1::SessionRequest>,
     events: Streaming<v1::SessionEvent>,
 }
@@ -165,12 +173,12 @@ pub(super) async fn keep(shared: std::sync::Arc<Shared>, peer: std::sync::Arc<Pe
         };
         let cause = match opened {
             Ok(session) => {
-                if let Err(error) = peer.meet(session.incarnation) {
+                if let Err(error) = peer.meet(session.opened.incarnation) {
                     link.send_replace(Link::Failed(error));
                     return;
                 }
-                tracing::debug!(task = %peer.task, incarnation = %session.incarnation, "session open");
-                link.send_replace(Link::Open(session.incarnation));
+                tracing::debug!(task = %peer.task, incarnation = %session.opened.incarnation, "session open");
+                link.send_replace(Link::Open(session.opened));
                 question = None;
                 let opened = Instant::now();
                 let Some(cause) = hold(session, &shared).await else { return };
@@ -248,7 +256,7 @@ async fn open(shared: &Shared, peer: &Peer) -> Result<Session, OpenError> {
         OpenError::Failed(Failure { kind: FailureKind::Broken, text: "the session ended as it began".into() })
     })?;
     let incarnation = answered_by(first.header.as_ref()).map_err(OpenError::Refused)?;
-    Ok(Session { incarnation, requests, events })
+    Ok(Session { opened: Opened { incarnation, direct: first.direct }, requests, events })
 }
 
 /// Keeps an open session until it breaks (why), or closes it when the run does (none).

@@ -53,7 +53,7 @@ impl Fetcher {
         };
         let channel = self.connections.channel(task, Lane::Bulk, address, &self.runtime)?;
         let header = Header { caller, sequence: 0, expected: Some(value.incarnation) };
-        let at = Try { channel, header: (&header).into() };
+        let at = Try { channel, direct: None, header: (&header).into() };
         fetch(at, &value).await.map_err(|status| unreached(task, address, &status))
     }
 }

@@ -1,15 +1,14 @@
 //! Rows of another task's variable.
 
-use super::{RemoteVariables, values, versions_of};
+use super::{RemoteVariables, connection, direct, strange, values, versions_of};
 use crate::client::channel::{Lane, Try};
-use crate::error::{Error, ErrorCode, Result};
+use crate::error::Result;
 use crate::handles::{RowChange, Value, VariableRef};
 use crate::tensor::{Tensor, check_data};
 use crate::variables::check_row_count;
 use crate::wire::bulk;
 use crate::wire::v1::{self, scatter_request};
 use prost::encoding::encoded_len_varint;
-use tonic::Status;
 
 const GATHER: &str = "/dchost.v1.Variables/Gather";
 const SCATTER: &str = "/dchost.v1.Variables/Scatter";
@@ -42,8 +41,11 @@ impl RemoteVariables {
             let request = v1::GatherRequest { header: None, variable: Some((&variable).into()), row: list.to_vec() };
             let ty = &variable.ty.with_rows(list.len() as u64);
             let request = &request;
-            let ask = move |Try { channel, header }: Try| async move {
+            let ask = move |Try { channel, direct: connections, header }: Try| async move {
                 let request = v1::GatherRequest { header: Some(header), ..request.clone() };
+                if let Some(connection) = connection(connections).await {
+                    return direct::gather(connection, request, ty, &self.spare).await;
+                }
                 let mut stream = bulk::call(channel, GATHER, tokio_stream::once(request)).await?;
                 values(&mut stream, &[ty], true, &self.spare).await
             };
@@ -65,26 +67,31 @@ impl RemoteVariables {
         check_row_count(&variable.name, rows.len())?;
         check_data(&variable.name, &variable.ty.with_rows(rows.len() as u64), value.data.len())?;
         let lists = row_lists(&rows, ROW_LIST_BYTES_MAX);
+        let header = |request| v1::ScatterHeader {
+            header: Some(request),
+            variable: Some((&variable).into()),
+            kind: v1::UpdateKind::from(kind).into(),
+            row: lists[0].to_vec(),
+            optimizer: None,
+        };
         let first = |request| {
-            let header = v1::ScatterHeader {
-                header: Some(request),
-                variable: Some((&variable).into()),
-                kind: v1::UpdateKind::from(kind).into(),
-                row: lists[0].to_vec(),
-                optimizer: None,
-            };
             let more =
                 lists[1..].iter().map(|list| scatter_request::Kind::Rows(v1::ScatterRows { row: list.to_vec() }));
-            let kinds = std::iter::once(scatter_request::Kind::Header(header)).chain(more);
+            let kinds = std::iter::once(scatter_request::Kind::Header(header(request))).chain(more);
             kinds.map(|kind| v1::ScatterRequest { kind: Some(kind) }).collect()
         };
         let chunk = |chunk| v1::ScatterRequest { kind: Some(scatter_request::Kind::Chunk(chunk)) };
-        let answer = |channel, stream| async move {
-            let versions = versions_of(bulk::call(channel, SCATTER, stream).await?).await?;
-            let strange = || Error::new(ErrorCode::Internal, "answer has no version");
-            versions.first().copied().ok_or_else(|| Status::from(strange()))
+        let answer = |channel, stream| async move { versions_of(bulk::call(channel, SCATTER, stream).await?).await };
+        let (header, first, answer, lists, data) = (&header, &first, &answer, &lists, &[value.data]);
+        let call = move |Try { channel, direct: connections, header: request }| async move {
+            let connection = if lists.len() == 1 { connection(connections).await } else { None };
+            let versions = match connection {
+                Some(connection) => direct::scatter(connection, header(request), data).await?,
+                None => self.stream(channel, first(request), chunk, data, answer).await?,
+            };
+            versions.first().copied().ok_or_else(|| strange("no version"))
         };
-        self.write_messages(first, chunk, &[value.data], answer).await
+        self.peers.call(self.task, Lane::Bulk, true, call).await
     }
 }
 

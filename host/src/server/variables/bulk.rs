@@ -1,6 +1,7 @@
 //! The rpcs that carry tensors, served without tonic's codec, which would copy them twice; see `wire::bulk`.
 
-use super::VariablesService;
+use super::rows::Rows;
+use super::{Values, VariablesService};
 use crate::server::guard::Rpc;
 use crate::wire::bulk::{decode_request, encode_response};
 use crate::wire::transport::MESSAGE_BYTES_MAX;
@@ -55,11 +56,13 @@ impl Service<Request<Body>> for BulkVariables {
         let service = self.service.clone();
         match method {
             "/Initialize" => answer(async move {
-                let answer = service.initialize_stream(decode_request(request)?).await?;
+                let (header, mut incoming) = Values::of_stream(decode_request(request)?).await?;
+                let answer = service.initialize_from(header, &mut incoming).await?;
                 Ok(encode_response(tokio_stream::once(Ok(answer))))
             }),
             "/Push" => answer(async move {
-                let (admitted, snapshots) = service.push_stream(decode_request(request)?).await?;
+                let (header, mut incoming) = Values::of_stream(decode_request(request)?).await?;
+                let (admitted, snapshots) = service.push_from(header, &mut incoming).await?;
                 Ok(encode_response(service.send(admitted, snapshots)))
             }),
             "/Pull" => answer(async move {
@@ -73,7 +76,8 @@ impl Service<Request<Body>> for BulkVariables {
                 Ok(encode_response(service.gather_stream(admitted, request).await?))
             }),
             "/Scatter" => answer(async move {
-                let answer = service.scatter_stream(decode_request(request)?).await?;
+                let (header, mut incoming) = Rows::of_stream(decode_request(request)?).await?;
+                let answer = service.scatter_from(header, &mut incoming).await?;
                 Ok(encode_response(tokio_stream::once(Ok(answer))))
             }),
             _ => self.generated.call(request),

@@ -1,10 +1,9 @@
 //! Pushes with an optimizer: gradients, which this server makes changes of.
 
-use super::{Begin, VariablesService, Write, apply, invalid, references, replay};
+use super::{Begin, Values, VariablesService, Write, apply, invalid, references, replay};
 use crate::error::Result;
 use crate::server::guard::Admitted;
 use crate::variables::{ApplyOptions, Blocks, Optimizer, Payload, Remembered, Snapshot, TryApply, WriteOptions};
-use crate::wire::bulk::Messages;
 use crate::wire::v1;
 use crate::wire::variables::variables;
 use tonic::Status;
@@ -15,7 +14,7 @@ impl VariablesService {
         &self,
         admitted: &Admitted,
         mut header: v1::PushHeader,
-        mut stream: Messages<v1::PushRequest>,
+        incoming: &mut Values<'_>,
     ) -> Result<Vec<Snapshot>, Status> {
         let options = apply_options(&mut header)?;
         let want_values = options.write.want_values;
@@ -27,7 +26,7 @@ impl VariablesService {
             Begin::Fresh(ticket) => ticket,
         };
         container.check_apply(&variables, &options.optimizer)?;
-        let staging = self.receive(admitted, &mut ticket, &mut stream, &variables).await?;
+        let staging = self.receive(admitted, &mut ticket, incoming, &variables).await?;
         let write = move |values: Vec<Blocks>, inline| {
             let mut gradients = variables.into_iter().zip(values.into_iter().map(Payload::Owned)).collect();
             if inline {

@@ -3,17 +3,17 @@
 //! Neither needs a second copy of the value. An update whose stream breaks goes on with its retry where it was; one that nobody
 //! takes up again is told (see [`RelaxedWrite`]).
 
-use super::{PullStream, VariablesService, changes, invalid, off_thread, replay, while_writing};
+use super::values::{Broken, Piece, Pieces, Values};
+use super::{PullStream, VariablesService, changes, off_thread, replay, while_writing};
 use crate::error::{Error, ErrorCode, Result};
 use crate::server::answers::while_session;
 use crate::server::guard::Admitted;
 use crate::variables::{
     Begin, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Remembered, Snapshot, Ticket, VariableRef, refuse_base,
 };
-use crate::wire::bulk::Messages;
 use crate::wire::header::response_header;
-use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
-use crate::wire::v1::{self, pull_response, push_request};
+use crate::wire::tensor::CHUNK_BYTES;
+use crate::wire::v1::{self, pull_response};
 use bytes::Bytes;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -24,26 +24,12 @@ use tonic::Status;
 
 const _: () = assert!(RELAXED_BYTES == CHUNK_BYTES, "a piece is a chunk");
 
-/// Why the chunks of an update ended before the last.
-enum Broken {
-    /// The stream ended, or the session: a retry may come.
-    Stream(Status),
-    /// The caller sends what it mustn't, and hears of it.
-    Fault(Error),
-}
-
-impl From<Error> for Broken {
-    fn from(error: Error) -> Self {
-        Broken::Fault(error)
-    }
-}
-
 impl VariablesService {
     pub(super) async fn push_relaxed(
         &self,
         admitted: &Admitted,
         header: v1::PushHeader,
-        mut stream: Messages<v1::PushRequest>,
+        incoming: &mut Values<'_>,
     ) -> Result<Vec<Snapshot>, Status> {
         let want_values = header.want_values;
         let (variables, how) = changes(header.item)?;
@@ -67,7 +53,7 @@ impl VariablesService {
                 write
             }
         };
-        match self.apply_chunks(admitted, &mut ticket, &mut stream, &variables, &write).await {
+        match self.apply_chunks(admitted, &mut ticket, incoming, &variables, &write).await {
             Ok(()) => {}
             // The ticket's drop keeps what was begun for the retry.
             Err(Broken::Stream(status)) => return Err(status),
@@ -92,26 +78,17 @@ impl VariablesService {
         &self,
         admitted: &Admitted,
         ticket: &mut Ticket,
-        stream: &mut Messages<v1::PushRequest>,
+        incoming: &mut Values<'_>,
         variables: &[VariableRef],
         write: &Arc<RelaxedWrite>,
     ) -> Result<(), Broken> {
         let holder = ticket.number();
-        let mut order = ChunkOrder::new(variables.iter().map(|variable| &variable.ty))?;
+        let mut pieces = Pieces::new(incoming, variables.iter().map(|variable| &variable.ty))?;
         let receive = async {
-            while let Some(message) = stream.message().await.map_err(Broken::Stream)? {
-                match message.kind {
-                    Some(push_request::Kind::Chunk(chunk)) => {
-                        let item = order.accept(&chunk)?;
-                        let offset = usize::try_from(chunk.offset).expect("it is within the item");
-                        apply(write, holder, item, offset, chunk.data).await?;
-                    }
-                    Some(push_request::Kind::Header(_)) => return Err(invalid("stream has a second header").into()),
-                    None => return Err(invalid("stream has a message that is neither header nor chunk").into()),
-                }
+            while let Some(Piece { item, offset, data }) = pieces.next().await? {
+                apply(write, holder, item, offset, data).await?;
             }
-            // Maybe the rest was lost on its way.
-            order.finish().map_err(|error| Broken::Stream(error.into()))
+            Ok(())
         };
         while_writing(admitted, ticket, async { Ok(receive.await) }).await.map_err(Broken::Stream)?
     }

@@ -1,5 +1,6 @@
 //! Rows: read at one moment, and changed in order, all or none.
 
+use super::values::{Pieces, Values};
 use super::{Begin, PullStream, VariablesService, Write, apply, invalid, off_thread, unimplemented, while_writing};
 use crate::error::Result;
 use crate::server::first_message;
@@ -14,6 +15,30 @@ use crate::wire::tensor::{CHUNK_BYTES, ChunkOrder};
 use crate::wire::v1::{self, scatter_request};
 use crate::wire::variables::update_kind;
 use tonic::Status;
+
+/// Where a change of rows comes from.
+pub(super) enum Rows<'c> {
+    /// A stream of gRPC, which may bring more rows before the value.
+    Stream(Messages<v1::ScatterRequest>),
+    /// A direct connection, of which the value is all that follows.
+    Direct(Values<'c>),
+}
+
+impl Rows<'_> {
+    /// Reads the header of a stream; none where it begins with something else.
+    ///
+    /// # Errors
+    /// Those of the transport; `deadline-exceeded`.
+    pub(super) async fn of_stream(
+        mut stream: Messages<v1::ScatterRequest>,
+    ) -> Result<(Option<v1::ScatterHeader>, Self), Status> {
+        let header = match first_message(stream.message()).await?.and_then(|message| message.kind) {
+            Some(scatter_request::Kind::Header(header)) => Some(header),
+            Some(_) | None => None,
+        };
+        Ok((header, Rows::Stream(stream)))
+    }
+}
 
 /// What a row's index takes while it waits for the value.
 const INDEX_BYTES: usize = size_of::<u64>();
@@ -34,18 +59,15 @@ impl VariablesService {
     }
 
     /// Receives a change of rows and applies it.
-    pub(super) async fn scatter_stream(
+    pub(super) async fn scatter_from(
         &self,
-        mut stream: Messages<v1::ScatterRequest>,
+        header: Option<v1::ScatterHeader>,
+        incoming: &mut Rows<'_>,
     ) -> Result<v1::PushResponse, Status> {
-        let first = first_message(stream.message()).await?;
-        let mut header = match first.and_then(|message| message.kind) {
-            Some(scatter_request::Kind::Header(header)) => header,
+        let Some(mut header) = header else {
             // The guard says what is missing, after it has checked that the caller may know.
-            Some(_) | None => {
-                self.guard.admit(Rpc::Scatter, None)?;
-                return Err(invalid("the first message of the stream is no header").into());
-            }
+            self.guard.admit(Rpc::Scatter, None)?;
+            return Err(invalid("the first message of the stream is no header").into());
         };
         let admitted = self.guard.admit(Rpc::Scatter, header.header.take())?;
         self.refuse_evaluator(&admitted.caller)?;
@@ -61,7 +83,7 @@ impl VariablesService {
             Begin::Fresh(ticket) => ticket,
         };
         container.check_scatter(&variable, &header.row)?;
-        let (staging, rows) = self.receive_rows(&admitted, &mut ticket, &mut stream, &variable, header.row).await?;
+        let (staging, rows) = self.receive_rows(&admitted, &mut ticket, incoming, &variable, header.row).await?;
         let write = move |values: Vec<Blocks>, inline| {
             let mut value = Payload::Owned(values.into_iter().next().unwrap_or_default());
             if inline {
@@ -82,13 +104,22 @@ impl VariablesService {
         &self,
         admitted: &Admitted,
         ticket: &mut Ticket,
-        stream: &mut Messages<v1::ScatterRequest>,
+        incoming: &mut Rows<'_>,
         variable: &VariableRef,
         mut rows: Vec<u64>,
     ) -> Result<(Staging, Vec<u64>), Status> {
         let receive = async {
             let mut staging = Staging::new(&self.store, [])?;
             staging.count((rows.len() * INDEX_BYTES) as u64)?;
+            let stream = match incoming {
+                Rows::Stream(stream) => stream,
+                Rows::Direct(values) => {
+                    expect(&mut staging, variable, &rows)?;
+                    let ty = variable.ty.with_rows(rows.len() as u64);
+                    Pieces::new(values, [&ty])?.stage(&mut staging).await?;
+                    return Ok((staging, rows));
+                }
+            };
             let mut order = None;
             while let Some(message) = stream.message().await? {
                 match message.kind {

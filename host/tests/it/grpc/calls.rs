@@ -12,7 +12,7 @@ use tonic::Status;
 const SHORT: Duration = Duration::from_millis(400);
 
 /// A call that needs a session; answers with the server's incarnation.
-pub(super) async fn ask(Try { channel, header }: Try) -> std::result::Result<u64, Status> {
+pub(super) async fn ask(Try { channel, header, .. }: Try) -> std::result::Result<u64, Status> {
     let request = v1::UninitializedRequest { header: Some(header), ..Default::default() };
     let response = VariablesClient::new(channel).uninitialized(request).await?.into_inner();
     Ok(response.header.expect("every answer has a header").incarnation)
@@ -162,7 +162,7 @@ async fn retry_has_the_same_sequence_and_the_next_write_another() {
     let peers = peers(server.addr, LONG, LONG);
     let seen = Mutex::new(Vec::new());
     let tries = AtomicU32::new(0);
-    let flaky = |Try { channel: _, header }: Try| {
+    let flaky = |Try { header, .. }: Try| {
         seen.lock().expect("no panic above").push(header.sequence);
         let fails = tries.fetch_add(1, Ordering::Relaxed) < 2;
         async move { if fails { Err(Status::unavailable("connection reset")) } else { Ok(()) } }
@@ -179,7 +179,7 @@ async fn answer_of_the_server_is_not_retried() {
     let server = start(options(PS, 7, listener()));
     let peers = peers(server.addr, LONG, LONG);
     let tries = AtomicU32::new(0);
-    let drain = |Try { channel, header }: Try| {
+    let drain = |Try { channel, header, .. }: Try| {
         tries.fetch_add(1, Ordering::Relaxed);
         let request = v1::DrainRequest { header: Some(header), grace_ms: 0 };
         async move { ClusterClient::new(channel).drain(request).await }
@@ -188,7 +188,7 @@ async fn answer_of_the_server_is_not_retried() {
     assert_eq!((error.code, tries.load(Ordering::Relaxed)), (ErrorCode::Unimplemented, 1));
 
     // Larger than any message that is served: gRPC's own answer.
-    let oversized = |Try { channel, mut header }: Try| {
+    let oversized = |Try { channel, mut header, .. }: Try| {
         tries.fetch_add(1, Ordering::Relaxed);
         header.container = "x".repeat(5 << 20);
         let request = v1::DrainRequest { header: Some(header), grace_ms: 0 };

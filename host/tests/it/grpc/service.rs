@@ -166,7 +166,7 @@ async fn shutdown_ends_long_polls_and_is_bounded() {
     let server = start(options(PS, 7, listener()));
     let peers = peers(server.addr, LONG, Duration::from_millis(300));
     let waiting = tokio::spawn(async move {
-        let wait = |Try { channel, header }: Try| async move {
+        let wait = |Try { channel, header, .. }: Try| async move {
             let variable = v1::VariableRef { name: "w".into(), dtype: v1::DType::F32.into(), ..Default::default() };
             let request = v1::UninitializedRequest { header: Some(header), variable: vec![variable], wait_ms: 600_000 };
             VariablesClient::new(channel).uninitialized(request).await

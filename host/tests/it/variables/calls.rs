@@ -66,7 +66,7 @@ async fn state_is_shared_by_the_runs_of_a_container() {
     assert_eq!(pull(&b, &w).await.unwrap().tensor.data, [1, 2, 3][..]);
     assert_eq!(pull(&other, &w).await.unwrap_err().code, ErrorCode::Uninitialized);
     let status = peers(ps.addr, caller("default", WORKER, 4))
-        .call(PS, Lane::Control, false, |Try { channel, header }| async move {
+        .call(PS, Lane::Control, false, |Try { channel, header, .. }| async move {
             let request = v1::GetStatusRequest { header: Some(header), ..Default::default() };
             Ok(v1::cluster_client::ClusterClient::new(channel).get_status(request).await?.into_inner())
         })

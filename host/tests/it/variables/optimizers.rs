@@ -100,7 +100,7 @@ async fn retried_gradients_are_applied_once_with_the_same_answer() {
         let w = &f32s(&format!("w{elements}"), elements);
         initialize(&variables, w, &bytes(vec![0.0; elements])).await.unwrap();
         let gradient = &bytes(vec![-1.0; elements]);
-        let answer = thrice(&peers, |Try { channel, header: request }| {
+        let answer = thrice(&peers, |Try { channel, header: request, .. }| {
             send(channel, header(request, w, &COUNTS), vec![chunk(0, 0, gradient)])
         });
         assert!(answer.await.len() >= 2);
@@ -179,7 +179,7 @@ async fn hostile_gradients_are_refused_and_change_nothing() {
     check(invalid, "`f32[2]`", &f32s("w", 3), |_| ()).await;
     check(ErrorCode::Uninitialized, "`x`", &f32s("x", 2), |_| ()).await;
     check(ErrorCode::Unimplemented, "synchronous", &w, |header| header.sync = Some(v1::Sync::default())).await;
-    let initializes = peers.call(PS, Lane::Bulk, true, |Try { channel, header: request }| {
+    let initializes = peers.call(PS, Lane::Bulk, true, |Try { channel, header: request, .. }| {
         let header = header(request, &w, &COUNTS);
         async move {
             let push = stream(header, vec![chunk(0, 0, &[1; 8])]);

@@ -107,7 +107,7 @@ async fn an_update_that_never_completes_is_told_to_all() {
     let applied = value.tensor.data.chunks(4).filter(|element| **element == 8_i32.to_le_bytes()).count() * 4;
     assert!(value.version == 2 && applied == 2 * CHUNK_BYTES, "{applied} bytes");
     let status = connect_peers(ps.addr)
-        .call(PS, Lane::Control, false, |Try { channel, header }| async move {
+        .call(PS, Lane::Control, false, |Try { channel, header, .. }| async move {
             let request = v1::GetStatusRequest { header: Some(header), ..Default::default() };
             Ok(v1::cluster_client::ClusterClient::new(channel).get_status(request).await?.into_inner())
         })
@@ -129,7 +129,7 @@ async fn a_faulty_chunk_ends_the_update_where_it_is() {
     let w = u8s("w", BYTES);
     initialize(&connect(ps.addr, 99), &w, &vec![0; BYTES]).await.unwrap();
     let reference = &w;
-    let push = |Try { channel, header }: Try| async move {
+    let push = |Try { channel, header, .. }: Try| async move {
         let item =
             v1::PushItem { variable: Some(reference.into()), kind: v1::UpdateKind::Add.into(), base_version: None };
         let consistency = v1::Consistency::Relaxed.into();

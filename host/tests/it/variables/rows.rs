@@ -112,7 +112,7 @@ async fn one_row_a_million_times_is_answered_in_chunks() {
     let peers = peers(ps.addr, caller("default", WORKER, 1));
     let t = table("t", 2, 1000);
     initialize(&RemoteVariables::new(peers.clone(), PS), &t, &ramp(2000, 0)).await.unwrap();
-    let bytes = peers.call(PS, Lane::Bulk, false, |Try { channel, header }| {
+    let bytes = peers.call(PS, Lane::Bulk, false, |Try { channel, header, .. }| {
         let request = v1::GatherRequest { header: Some(header), variable: Some((&t).into()), row: vec![1; ROWS_MAX] };
         async move {
             let mut answer = VariablesClient::new(channel).gather(request).await?.into_inner();
@@ -158,7 +158,7 @@ async fn send(channel: Channel, kinds: Vec<Option<Kind>>) -> Result<v1::PushResp
 async fn raw(peers: &Peers, kinds: impl Fn(v1::RequestHeader) -> Vec<Option<Kind>>) -> Result<Vec<u64>> {
     let kinds = &kinds;
     peers
-        .call(PS, Lane::Bulk, true, move |Try { channel, header }| async move {
+        .call(PS, Lane::Bulk, true, move |Try { channel, header, .. }| async move {
             Ok(send(channel, kinds(header)).await?.version)
         })
         .await
@@ -183,7 +183,7 @@ async fn retried_rows_are_changed_once_with_the_same_answer() {
         let places: &Vec<_> = &(0..count as u64).rev().collect();
         let change = &ramp(count * 2, 1);
         let (first, more) = places.split_at(count / 2);
-        let answer = thrice(&peers, |Try { channel, header: request }| {
+        let answer = thrice(&peers, |Try { channel, header: request, .. }| {
             send(channel, vec![Some(Kind::Header(header(request, t, first))), rows(more), data(0, change)])
         });
         assert_eq!(answer.await.version, [2]);
@@ -268,7 +268,7 @@ async fn hostile_rows_are_refused_and_change_nothing() {
     let gather = async |variable: Option<v1::VariableRef>, row: Vec<u64>| {
         let request = v1::GatherRequest { header: None, variable, row };
         let request = &request;
-        let ask = |Try { channel, header }| async move {
+        let ask = |Try { channel, header, .. }| async move {
             let request = v1::GatherRequest { header: Some(header), ..request.clone() };
             VariablesClient::new(channel).gather(request).await.map(drop)
         };

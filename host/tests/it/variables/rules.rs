@@ -45,7 +45,7 @@ pub(super) async fn raw(
 ) -> Result<()> {
     let push = &push;
     peers
-        .call(PS, Lane::Bulk, true, move |Try { channel, header }| async move {
+        .call(PS, Lane::Bulk, true, move |Try { channel, header, .. }| async move {
             let (header, chunks) = push(header);
             send(channel, header, chunks).await.map(drop)
         })
@@ -61,7 +61,7 @@ async fn retried_write_is_applied_once_with_the_same_answer() {
         let variable = u8s(&format!("v{bytes}"), bytes);
         initialize(&variables, &variable, &vec![1; bytes]).await.unwrap();
         let one = &vec![1; bytes];
-        let answer = thrice(&peers, |Try { channel, header: request }| {
+        let answer = thrice(&peers, |Try { channel, header: request, .. }| {
             send(channel, header(request, &variable, true), vec![chunk(0, 0, one)])
         });
         assert_eq!(answer.await.len(), 2);

@@ -1,0 +1,221 @@
+//! Direct connections to one task: kept while they are used, dialled where its server takes them.
+
+use super::connect::CONNECT_TRY_TIMEOUT;
+use super::resolver::Resolver;
+use crate::sync::lock;
+use crate::wire::direct::{PREFACE, Reader, error_of, framed, write};
+use crate::wire::v1::{self, direct_response};
+use hyper_util::client::legacy::connect::HttpConnector;
+use std::fmt;
+use std::io;
+use std::pin::pin;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::runtime::Handle;
+use tokio::time::{Instant, timeout};
+use tonic::Status;
+use tonic::codegen::Service as _;
+
+/// Most of them to one task. Further calls go by gRPC, whose connection takes any number of them.
+const CONNECTIONS_MAX: usize = 2;
+
+/// How long one is kept without a call: half as long as a server waits for one.
+const KEPT_IDLE: Duration = Duration::from_secs(30);
+
+/// How long none is dialled after one couldn't be: something between here and the server may speak HTTP/2 only.
+const REFUSED_PAUSE: Duration = Duration::from_secs(10);
+
+/// The direct connections of this process to one task. Cheap to clone; clones share them.
+#[derive(Clone)]
+pub struct Direct(Arc<Inner>);
+
+struct Inner {
+    address: String,
+    resolver: Resolver,
+    runtime: Handle,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The last one used comes last.
+    idle: Vec<(Halves, Instant)>,
+    /// With those that are idle.
+    open: usize,
+    /// None is dialled before.
+    again_at: Option<Instant>,
+}
+
+type Halves = (Reader<OwnedReadHalf>, OwnedWriteHalf);
+
+impl fmt::Debug for Direct {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Direct").field("address", &self.0.address).finish_non_exhaustive()
+    }
+}
+
+impl Direct {
+    /// Dials nobody. Connections live on `runtime`.
+    pub(super) fn new(address: &str, resolver: Resolver, runtime: Handle) -> Self {
+        Direct(Arc::new(Inner { address: address.to_owned(), resolver, runtime, state: Mutex::default() }))
+    }
+
+    /// A connection for one call; none where all are in use, or one can't be had: the call then goes by gRPC.
+    ///
+    /// # Cancel safety
+    /// Dropping it gives up the connection that is dialled.
+    pub async fn connection(&self) -> Option<Connection> {
+        let now = Instant::now();
+        let mut place = {
+            let mut state = lock(&self.0.state);
+            let kept = state.idle.len();
+            state.idle.retain(|(_, since)| now - *since < KEPT_IDLE);
+            state.open -= kept - state.idle.len();
+            while let Some((halves, _)) = state.idle.pop() {
+                if is_quiet(&halves) {
+                    return Some(Connection { halves: Some(halves), home: self.clone(), whole: false });
+                }
+                state.open -= 1;
+            }
+            if state.open >= CONNECTIONS_MAX || state.again_at.is_some_and(|again_at| now < again_at) {
+                return None;
+            }
+            state.open += 1;
+            Connection { halves: None, home: self.clone(), whole: false }
+        };
+        // Its socket belongs to the control runtime, whoever uses it.
+        let dialled = self.0.runtime.spawn(dial(self.0.address.clone(), self.0.resolver.clone())).await;
+        match dialled.unwrap_or_else(|error| Err(io::Error::other(error))) {
+            Ok(stream) => {
+                let (read, write) = stream.into_split();
+                place.halves = Some((Reader::new(read), write));
+                Some(place)
+            }
+            Err(error) => {
+                tracing::debug!(address = self.0.address, %error, "no direct connection, calls go by gRPC");
+                lock(&self.0.state).again_at = Some(now + REFUSED_PAUSE);
+                None
+            }
+        }
+    }
+}
+
+/// Whether nothing has come on an idle connection, its end for instance.
+fn is_quiet((reader, writer): &Halves) -> bool {
+    let stream: &TcpStream = writer.as_ref();
+    reader.is_empty() && matches!(stream.try_read(&mut [0]), Err(error) if error.kind() == io::ErrorKind::WouldBlock)
+}
+
+async fn dial(address: String, resolver: Resolver) -> io::Result<TcpStream> {
+    let mut connector = HttpConnector::new_with_resolver(resolver);
+    connector.set_nodelay(true);
+    connector.set_connect_timeout(Some(CONNECT_TRY_TIMEOUT));
+    let uri = format!("http://{address}").parse().map_err(io::Error::other)?;
+    let greeted = async {
+        let mut stream = connector.call(uri).await.map_err(io::Error::other)?.into_inner();
+        stream.write_all(&PREFACE).await?;
+        let mut preface = [0; PREFACE.len()];
+        stream.read_exact(&mut preface).await?;
+        if preface == PREFACE { Ok(stream) } else { Err(io::Error::from(io::ErrorKind::InvalidData)) }
+    };
+    timeout(CONNECT_TRY_TIMEOUT, greeted).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
+/// A connection that a call has for itself. Unless the call ends well, it ends with it.
+pub struct Connection {
+    /// None while it is dialled.
+    halves: Option<Halves>,
+    home: Direct,
+    /// Whether another call may follow.
+    whole: bool,
+}
+
+impl Connection {
+    /// Sends a call with its values, and reads the message that answers it; values of the answer are read next.
+    ///
+    /// # Errors
+    /// The server's own, or those of the connection.
+    ///
+    /// # Cancel safety
+    /// Dropping it ends the connection; whether a write was applied is then unknown.
+    pub async fn call(
+        mut self,
+        request: &v1::DirectRequest,
+        values: &[&[u8]],
+    ) -> Result<(direct_response::Kind, Answer), Status> {
+        let Some((reader, writer)) = &mut self.halves else { return Err(broken(io::ErrorKind::NotConnected.into())) };
+        let mut sent = false;
+        let answer = {
+            let mut send = pin!(write(writer, framed(request), values));
+            let mut answer = pin!(reader.message::<v1::DirectResponse>());
+            loop {
+                tokio::select! {
+                    biased;
+                    result = &mut send, if !sent => match result {
+                        Ok(()) => sent = true,
+                        // Why it can't go on may have been said.
+                        Err(_) => break answer.await,
+                    },
+                    // A refusal comes before all values are sent.
+                    answer = &mut answer => break answer,
+                }
+            }
+        };
+        let Some(kind) = answer.map_err(broken)?.and_then(|answer| answer.kind) else {
+            return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+        };
+        self.whole = sent;
+        match kind {
+            direct_response::Kind::Error(error) => Err(error_of(error).into()),
+            kind => {
+                self.whole = false;
+                Ok((kind, Answer { connection: self, sent }))
+            }
+        }
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        let mut state = lock(&self.home.0.state);
+        match self.halves.take().filter(|(reader, _)| self.whole && reader.is_empty()) {
+            Some(halves) => state.idle.push((halves, Instant::now())),
+            None => state.open -= 1,
+        }
+    }
+}
+
+/// The values of an answer.
+pub struct Answer {
+    connection: Connection,
+    /// Whether the server has taken all of the call.
+    sent: bool,
+}
+
+impl Answer {
+    /// Puts the next `bytes` bytes behind what is there.
+    ///
+    /// # Errors
+    /// Those of the connection.
+    ///
+    /// # Cancel safety
+    /// None: the connection has to be dropped.
+    pub async fn append(&mut self, into: &mut Vec<u8>, bytes: usize) -> Result<(), Status> {
+        let Some((reader, _)) = &mut self.connection.halves else {
+            return Err(broken(io::ErrorKind::NotConnected.into()));
+        };
+        reader.append(into, bytes).await.map_err(broken)
+    }
+
+    /// Ends the call, all of whose values were read: its connection is kept.
+    pub fn end(mut self) {
+        self.connection.whole = self.sent;
+    }
+}
+
+fn broken(error: io::Error) -> Status {
+    Status::from_error(Box::new(error))
+}
