@@ -11,6 +11,7 @@
 //! | a new attempt begins with an empty container, an older one is refused | [`Store::open`] |
 //! | gradients are applied by the variable's task, which keeps an optimizer's slots beside it | [`Container::apply`], [`Optimizer`] |
 //! | rows are read at one moment, and changed in order, all or none | [`Container::gather`], [`Container::scatter`] |
+//! | or collected for a step of synchronous replicas, and their mean applied once | [`Container::join`] |
 //! | a write is applied once for each run and sequence | [`Ledger`] |
 //! | memory of values that were read is used again for the next ones | [`Spare`] |
 //! | incoming bytes are staged and applied when they are complete | [`Staging`] |
@@ -38,8 +39,8 @@ mod store;
 pub use blocks::{BLOCK_BYTES, Blocks};
 pub use clip::{clip_scale, no_floats};
 pub use container::{
-    Container, Gathered, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Snapshot, TryApply, TryPush, TryScatter,
-    Update, VARIABLES_MAX, check_variable, name_some, partly_applied, refuse_base,
+    Container, Gathered, Joined, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Snapshot, TryApply, TryJoin,
+    TryPush, TryScatter, Update, VARIABLES_MAX, check_variable, name_some, partly_applied, refuse_base,
 };
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
 pub use optimizer::{Adam, Optimizer};

@@ -6,7 +6,7 @@ use crate::ids::Attempt;
 use crate::tensor::{Tensor, TensorView};
 use crate::variables::{
     ApplyOptions, Consistency, Container, InitializeMode, Payload, ReadOptions, RelaxedValue, Snapshot, Spare, Store,
-    Update, VariableRef, WriteOptions, unserved,
+    Update, VariableRef, WriteOptions,
 };
 use std::future::ready;
 use std::time::Duration;
@@ -123,12 +123,13 @@ impl TaskVariables for LocalVariables {
         options: ApplyOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
         Box::pin(async move {
-            if options.sync.is_some() {
-                return Err(unserved("apply-gradients with sync", "leave sync out, and meet at a barrier"));
-            }
             let gradients =
                 gradients.into_iter().map(|Gradient { variable, value }| (variable, Payload::Borrowed(value.data)));
-            let snapshots = self.open()?.apply(gradients.collect(), &options)?;
+            let container = self.open()?;
+            let snapshots = match options.sync {
+                None => container.apply(gradients.collect(), &options)?,
+                Some(sync) => container.join(gradients.collect(), sync, &options)?.applied().await?,
+            };
             Ok(snapshots.into_iter().map(|snapshot| self.value(snapshot)).collect())
         })
     }

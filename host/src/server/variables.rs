@@ -3,7 +3,7 @@
 //! Values travel as a header and chunks. A write's chunks are staged ([`Staging`]) and applied when all have come, so that a
 //! broken stream changes nothing; a server then holds at most one extra copy of each write under way, within the store's
 //! staging budget; a write beyond it is refused and tried again by its client. A read sends the variable's own blocks.
-//! Relaxed consistency is in `relaxed`.
+//! Relaxed consistency is in `relaxed`, synchronous replicas are in `sync`.
 
 mod bulk;
 pub(super) mod direct;
@@ -11,6 +11,7 @@ mod gradients;
 mod pull;
 mod relaxed;
 mod rows;
+mod sync;
 mod values;
 
 use crate::cluster::TaskType;
@@ -95,9 +96,6 @@ impl VariablesService {
         };
         let admitted = self.guard.admit(rpc, header.header.clone())?;
         self.refuse_evaluator(&admitted.caller)?;
-        if header.sync.is_some() {
-            return Err(unimplemented("synchronous replicas"));
-        }
         check_items(header.item.len())?;
         Ok((admitted, header))
     }
@@ -111,8 +109,8 @@ impl VariablesService {
         if consistency(header.consistency)? != Consistency::Atomic {
             return Err(invalid("initial values are set as a whole: `consistency` belongs to Push").into());
         }
-        if header.optimizer.is_some() || header.clip_scale != 0.0 {
-            return Err(invalid("`optimizer` and `clip_scale` belong to Push").into());
+        if header.optimizer.is_some() || header.clip_scale != 0.0 || header.sync.is_some() {
+            return Err(invalid("`optimizer`, `clip_scale` and `sync` belong to Push").into());
         }
         let mode = if header.if_absent { InitializeMode::IfAbsent } else { InitializeMode::Overwrite };
         let variables = variables(references(header.item)?)?;
@@ -148,7 +146,9 @@ impl VariablesService {
         if header.if_absent {
             return Err(invalid("`if_absent` belongs to Initialize").into());
         }
-        let snapshots = if header.optimizer.is_some() {
+        let snapshots = if let Some(sync) = header.sync {
+            self.push_sync(&admitted, header, sync, incoming).await?
+        } else if header.optimizer.is_some() {
             self.push_gradients(&admitted, header, incoming).await?
         } else if header.clip_scale != 0.0 {
             return Err(invalid("`clip_scale` belongs to a push with an optimizer").into());

@@ -5,12 +5,14 @@ mod fit;
 mod gradients;
 mod relaxed;
 mod rows;
+mod sync;
 mod together;
 mod versions;
 
 pub use gradients::TryApply;
 pub use relaxed::{RELAXED_BYTES, RelaxedValue, RelaxedWrite, partly_applied, refuse_base};
 pub use rows::{Gathered, TryScatter};
+pub use sync::{Joined, TryJoin};
 pub use together::TryPush;
 
 use super::slots::Slots;
@@ -144,7 +146,8 @@ impl Container {
     /// Sets initial values; all new variables appear at once. Answers with the versions.
     ///
     /// A variable that exists counts the write as any other: its version rises by 1 and doesn't start anew, so that a base
-    /// version from before is refused. What an optimizer keeps beside it is dropped: its next step is the first. With [`InitializeMode::IfAbsent`] it keeps value and version.
+    /// version from before is refused. What an optimizer keeps beside it is dropped: its next step is the first; so is what is collected for
+    /// synchronous steps, and who waits for them fails with `aborted`. With [`InitializeMode::IfAbsent`] it keeps value and version.
     ///
     /// # Errors
     /// `invalid-argument`: a bad name or size, another type than the variable has, a variable named twice;
@@ -158,6 +161,7 @@ impl Container {
         // Values are copied before the lock is taken: nobody waits for it while memory moves.
         let values: Vec<_> = values.into_iter().map(|(variable, value)| (variable, value.into_blocks())).collect();
 
+        let names: Vec<_> = values.iter().map(|(variable, _)| variable.name.clone()).collect();
         let mut versions = vec![1; values.len()];
         let mut existing = Vec::new();
         {
@@ -175,12 +179,15 @@ impl Container {
             }
         }
         for (index, cell, blocks) in existing {
+            let steps = (mode == InitializeMode::Overwrite).then(|| cell.reset_steps(&names[index]));
             let mut value = cell.hold();
             if mode == InitializeMode::Overwrite {
                 value.apply(UpdateKind::Assign, &cell.ty, Payload::Owned(blocks));
                 cell.drop_slots(&mut value);
             }
             versions[index] = value.version;
+            drop(value);
+            drop(steps);
         }
         self.0.changed.send_replace(());
         Ok(versions)
@@ -360,6 +367,8 @@ impl Container {
                     version: value.version,
                     partial_writes: value.partial_writes,
                     slot_bytes: value.slots.as_ref().map_or(0, Slots::bytes),
+                    stale_gradients: cell.collected.stale(),
+                    dropped_gradients: cell.collected.dropped(),
                 }
             })
             .collect()

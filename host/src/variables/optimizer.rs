@@ -3,6 +3,7 @@
 pub(super) mod kernel;
 
 use crate::error::{Error, ErrorCode, Result};
+use std::fmt;
 
 /// A method by which a gradient `g` changes a value `w`, with its numbers.
 ///
@@ -78,6 +79,27 @@ impl Optimizer {
         }
     }
 
+    /// Its numbers, by name.
+    pub fn numbers(&self) -> Vec<(&'static str, f64)> {
+        match *self {
+            Optimizer::Sgd { learning_rate } => vec![("learning-rate", learning_rate)],
+            Optimizer::Momentum { learning_rate, momentum, nesterov } => {
+                vec![("learning-rate", learning_rate), ("momentum", momentum), ("nesterov", f64::from(nesterov))]
+            }
+            Optimizer::Adagrad { learning_rate, decay, epsilon }
+            | Optimizer::RmsProp { learning_rate, decay, epsilon } => {
+                vec![("learning-rate", learning_rate), ("decay", decay), ("epsilon", epsilon)]
+            }
+            Optimizer::Adam(adam) | Optimizer::AdamW(adam) => vec![
+                ("learning-rate", adam.learning_rate),
+                ("beta1", adam.beta1),
+                ("beta2", adam.beta2),
+                ("epsilon", adam.epsilon),
+                ("weight-decay", adam.weight_decay),
+            ],
+        }
+    }
+
     /// Checks the numbers.
     ///
     /// # Errors
@@ -117,6 +139,14 @@ impl Optimizer {
                 check("weight-decay", adam.weight_decay, free)
             }
         }
+    }
+}
+
+/// As errors show it: `` `sgd` (learning-rate 0.1) ``.
+impl fmt::Display for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<_> = self.numbers().into_iter().map(|(name, number)| format!("{name} {number}")).collect();
+        write!(f, "`{}` ({})", self.name(), numbers.join(", "))
     }
 }
 

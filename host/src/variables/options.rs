@@ -1,6 +1,7 @@
 //! How a call reads and writes.
 
 use super::Optimizer;
+use crate::error::{Error, ErrorCode, Result};
 use std::time::Duration;
 
 /// What a read or an update sees of a large variable.
@@ -45,6 +46,23 @@ pub struct SyncStep {
     pub step: u64,
     /// How many gradients are collected for it, before their mean is applied.
     pub replicas: u32,
+}
+
+impl SyncStep {
+    /// Checks the number of replicas.
+    ///
+    /// # Errors
+    /// `invalid-argument` (gRPC `INVALID_ARGUMENT`): there are none.
+    pub fn check(&self) -> Result<()> {
+        if self.replicas > 0 {
+            return Ok(());
+        }
+        let message = format!(
+            "step `{}` is to be applied with the gradients of `0` replicas; give how many are collected, 1 at least",
+            self.step
+        );
+        Err(Error::new(ErrorCode::InvalidArgument, message).with_names(["replicas"]))
+    }
 }
 
 /// How gradients are applied to the variables of one task.

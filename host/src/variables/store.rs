@@ -17,7 +17,7 @@ pub const CONTAINERS_MAX: usize = 10_000;
 pub struct StoreOptions {
     /// `--max-variable-bytes`: most bytes of values over all containers; none: no limit.
     ///
-    /// A variable counts with its own size and that of its slots until it is deleted, whoever still reads blocks of it.
+    /// A variable counts with its own size, that of its slots and that of gradients that are collected for synchronous steps, until it is deleted, whoever still reads blocks of it.
     pub variable_bytes_max: Option<u64>,
     /// Most bytes that wait in unfinished writes, over all callers; see [`Staging`](super::Staging) for what comes beyond.
     pub staged_bytes_max: u64,
@@ -74,6 +74,10 @@ pub struct VariableStatus {
     pub partial_writes: u64,
     /// What an optimizer keeps beside it, in bytes.
     pub slot_bytes: u64,
+    /// Gradients of synchronous steps that were over when they came, or ended without being applied.
+    pub stale_gradients: u64,
+    /// Gradients beyond the replicas of a step, of backup workers.
+    pub dropped_gradients: u64,
 }
 
 impl Default for Store {

@@ -5,6 +5,7 @@ mod optimizers;
 mod relaxed;
 mod rows;
 mod rules;
+mod sync;
 mod threads;
 mod versions;
 

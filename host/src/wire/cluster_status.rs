@@ -56,6 +56,8 @@ impl From<VariableStatus> for v1::VariableStatus {
             version: row.version,
             partial_writes: row.partial_writes,
             slot_bytes: row.slot_bytes,
+            stale_gradients: row.stale_gradients,
+            dropped_gradients: row.dropped_gradients,
             dtype: v1::DType::from(row.ty.dtype).into(),
             shard: row.shard.as_ref().map(|shard| shard_to_wire(shard, &row.ty)),
             shape: whole_type(&row.ty, row.shard.as_ref()).shape,
@@ -163,6 +165,8 @@ fn variable(row: v1::VariableStatus) -> Result<VariableStatus> {
         version: row.version,
         partial_writes: row.partial_writes,
         slot_bytes: row.slot_bytes,
+        stale_gradients: row.stale_gradients,
+        dropped_gradients: row.dropped_gradients,
     })
 }
 
@@ -243,6 +247,8 @@ mod tests {
                     version: 5,
                     partial_writes: 2,
                     slot_bytes: 96,
+                    stale_gradients: 7,
+                    dropped_gradients: 8,
                 }],
                 left_out: 3,
                 strange: 0,

@@ -11,29 +11,9 @@ const NAME_SHOWN_BYTES: usize = 64;
 
 impl From<&Optimizer> for v1::Optimizer {
     fn from(optimizer: &Optimizer) -> Self {
-        let adam = |adam: Adam| {
-            vec![
-                ("learning-rate", adam.learning_rate),
-                ("beta1", adam.beta1),
-                ("beta2", adam.beta2),
-                ("epsilon", adam.epsilon),
-                ("weight-decay", adam.weight_decay),
-            ]
-        };
-        let numbers = match *optimizer {
-            Optimizer::Sgd { learning_rate } => vec![("learning-rate", learning_rate)],
-            Optimizer::Momentum { learning_rate, momentum, nesterov } => {
-                vec![("learning-rate", learning_rate), ("momentum", momentum), ("nesterov", f64::from(nesterov))]
-            }
-            Optimizer::Adagrad { learning_rate, decay, epsilon }
-            | Optimizer::RmsProp { learning_rate, decay, epsilon } => {
-                vec![("learning-rate", learning_rate), ("decay", decay), ("epsilon", epsilon)]
-            }
-            Optimizer::Adam(numbers) | Optimizer::AdamW(numbers) => adam(numbers),
-        };
         v1::Optimizer {
             name: optimizer.name().to_owned(),
-            hyperparameter: numbers.into_iter().map(|(name, number)| (name.to_owned(), number)).collect(),
+            hyperparameter: optimizer.numbers().into_iter().map(|(name, number)| (name.to_owned(), number)).collect(),
         }
     }
 }

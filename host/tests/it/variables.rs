@@ -25,6 +25,7 @@ mod relaxed;
 mod rows;
 mod rules;
 mod shards;
+mod sync;
 mod versions;
 
 const EVALUATOR: Task = Task::new(TaskType::Evaluator, 0);

@@ -123,6 +123,8 @@ fn variable(row: &VariableStatus) -> Value {
         "version": row.version,
         "partial_writes": row.partial_writes,
         "slot_bytes": row.slot_bytes,
+        "stale_gradients": row.stale_gradients,
+        "dropped_gradients": row.dropped_gradients,
     })
 }
 

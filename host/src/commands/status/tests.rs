@@ -89,6 +89,8 @@ fn ps() -> ServerStatus {
         version,
         partial_writes: 0,
         slot_bytes: 0,
+        stale_gradients: 0,
+        dropped_gradients: 0,
     };
     let part = Shard { index: 1, first_row: 784, whole_rows: 1568, ps: [0, 1].into() };
     let weights = VariableStatus { shard: Some(part), ..variable("weights", &[784, 1000], 3_136_000, 42) };
@@ -187,6 +189,23 @@ fn a_variable_with_parts_of_updates_says_so_beside_its_version() {
         [
             "bias       default    f32[]                          4 B      4        1, 1 partial write",
             "weights    default    f32[1568, 1000], shard 1 of 2  3.0 MiB  3136000  42, 20 partial writes",
+        ]
+    );
+}
+
+#[test]
+fn gradients_that_came_too_late_stand_beside_the_version() {
+    let mut status = ps();
+    for (row, (stale, dropped)) in status.variables.rows.iter_mut().zip([(1, 0), (2, 30)]) {
+        (row.stale_gradients, row.dropped_gradients) = (stale, dropped);
+    }
+    let text = text::text(&[seen(None, Ok(status))], false);
+    let rows: Vec<_> = text.lines().filter(|line| line.contains("gradient")).collect();
+    assert_eq!(
+        rows,
+        [
+            "bias       default    f32[]                          4 B      4        1, 1 stale gradient",
+            "weights    default    f32[1568, 1000], shard 1 of 2  3.0 MiB  3136000  42, 2 stale gradients, 30 dropped gradients",
         ]
     );
 }
@@ -422,7 +441,9 @@ fn the_object_has_the_documented_shape() {
                         "bytes": 3136000,
                         "version": 42,
                         "partial_writes": 0,
-                        "slot_bytes": 0
+                        "slot_bytes": 0,
+                        "stale_gradients": 0,
+                        "dropped_gradients": 0
                       }
                     ],
                     "variables_left_out": 0,

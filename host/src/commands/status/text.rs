@@ -215,13 +215,17 @@ fn variables(held: &[(String, &ServerStatus)], together: bool) -> String {
     text
 }
 
-/// The version, and what is wrong with it, if anything.
+/// The version, and what didn't become a part of it as it was meant to, if anything.
 fn version(row: &VariableStatus) -> String {
-    match row.partial_writes {
-        0 => row.version.to_string(),
-        1 => format!("{}, 1 partial write", row.version),
-        writes => format!("{}, {writes} partial writes", row.version),
-    }
+    let count = |count: u64, what: &str| match count {
+        0 => String::new(),
+        1 => format!(", 1 {what}"),
+        count => format!(", {count} {what}s"),
+    };
+    let mut text = row.version.to_string();
+    text += &count(row.partial_writes, "partial write");
+    text += &count(row.stale_gradients, "stale gradient");
+    text + &count(row.dropped_gradients, "dropped gradient")
 }
 
 fn sessions(held: &[(String, &ServerStatus)], together: bool) -> String {

@@ -43,7 +43,7 @@ impl VariablesService {
     }
 }
 
-fn apply_options(header: &mut v1::PushHeader) -> Result<ApplyOptions> {
+pub(super) fn apply_options(header: &mut v1::PushHeader) -> Result<ApplyOptions> {
     let optimizer = header.optimizer.take().ok_or_else(|| crate::wire::header::missing("optimizer"))?;
     let scale = match header.clip_scale {
         0.0 => 1.0,

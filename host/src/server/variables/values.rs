@@ -39,6 +39,20 @@ impl<'c> Values<'c> {
         Values::Direct(reader, false)
     }
 
+    /// Passes over a message of a stream; false at its end. A direct connection carries nothing else, and may stay as it is.
+    ///
+    /// # Errors
+    /// Those of the transport.
+    ///
+    /// # Cancel safety
+    /// A message is passed over or not.
+    pub(super) async fn pass_over(&mut self) -> Result<bool, Status> {
+        match self {
+            Values::Chunks(stream) => Ok(stream.message().await?.is_some()),
+            Values::Direct(..) => std::future::pending().await,
+        }
+    }
+
     /// Whether a direct connection has none of them left.
     pub(super) fn is_complete(&self) -> bool {
         matches!(self, Values::Direct(_, true))

@@ -1,5 +1,6 @@
 //! One variable: its value under a lock, and the news of its version.
 
+use super::sync::Collected;
 use super::{Snapshot, drop_large, lock};
 use crate::tensor::TensorType;
 use crate::variables::slots::Slots;
@@ -22,6 +23,8 @@ pub(in crate::variables) struct Cell {
     value: Mutex<Versioned>,
     pub(super) charge: Charge,
     news: Arc<News>,
+    /// Gradients for synchronous steps. Held before the value, where both are.
+    pub(super) collected: Collected,
 }
 
 /// What changes of a variable.
@@ -81,7 +84,7 @@ impl Cell {
         let VariableRef { name: _, ty, shard } = variable;
         let news = Arc::new(News { version: AtomicU64::new(1), raised: Notify::new() });
         let value = Mutex::new(Versioned { blocks, version: 1, partial_writes: 0, slots: None });
-        Cell { ty, shard, value, charge, news }
+        Cell { ty, shard, value, charge, news, collected: Collected::default() }
     }
 
     pub(super) fn news(&self) -> &Arc<News> {

@@ -76,7 +76,7 @@ impl Container {
         self.0.room.check(missing)
     }
 
-    fn cells_of_gradients(
+    pub(super) fn cells_of_gradients(
         &self,
         gradients: &[(VariableRef, Payload<'_>)],
         options: &ApplyOptions,
@@ -87,7 +87,7 @@ impl Container {
         self.cells_with_floats(gradients.iter().map(|(variable, _)| variable), &options.optimizer)
     }
 
-    fn cells_with_floats<'v>(
+    pub(super) fn cells_with_floats<'v>(
         &self,
         variables: impl IntoIterator<Item = &'v VariableRef> + Clone,
         optimizer: &Optimizer,
@@ -127,7 +127,7 @@ impl Container {
 }
 
 impl Versioned {
-    fn step(&mut self, options: &ApplyOptions, dtype: DType, gradient: Payload<'_>) {
+    pub(super) fn step(&mut self, options: &ApplyOptions, dtype: DType, gradient: Payload<'_>) {
         Slots::step(&mut self.slots, options, dtype, &mut self.blocks, gradient);
         self.version += 1;
     }

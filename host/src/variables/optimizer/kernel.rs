@@ -135,6 +135,16 @@ impl Step {
     }
 }
 
+/// Adds `gradient`, each element multiplied by `scale`, to `sum`. Both hold the same number of whole elements of `dtype`, `f32` or
+/// `f64`.
+pub(crate) fn accumulate(dtype: DType, sum: &mut [u8], gradient: &[u8], scale: f64) {
+    match dtype {
+        DType::F32 => zip(sum, gradient, |s: f32, g| s + scale as f32 * g),
+        DType::F64 => zip(sum, gradient, |s: f64, g| s + scale * g),
+        DType::S32 | DType::S64 | DType::U8 => debug_assert!(false, "gradients have floats, as checked before"),
+    }
+}
+
 /// An element type that gradients have.
 trait Float: Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
     type Bytes: Copy;

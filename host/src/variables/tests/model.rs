@@ -186,6 +186,8 @@ fn check(calls: Vec<Call>) -> Result<(), TestCaseError> {
             bytes: value.len() as u64 * 4,
             version: *version,
             slot_bytes: 0,
+            stale_gradients: 0,
+            dropped_gradients: 0,
         })
         .collect();
     statuses.sort_by(|a, b| (&a.container, &a.name).cmp(&(&b.container, &b.name)));

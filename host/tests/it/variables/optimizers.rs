@@ -6,7 +6,7 @@ use super::*;
 use dchost::coordinator::local::LocalVariables;
 use dchost::error::ErrorCode;
 use dchost::handles::{ApplyOptions, Gradient};
-use dchost::variables::{Adam, BLOCK_BYTES, Optimizer, SyncStep};
+use dchost::variables::{Adam, BLOCK_BYTES, Optimizer};
 use dchost::wire::v1;
 use dchost::wire::v1::variables_client::VariablesClient;
 use tokio::runtime::Handle;
@@ -15,19 +15,19 @@ const NUMBERS: Adam = Adam { learning_rate: 0.1, beta1: 0.9, beta2: 0.999, epsil
 /// Subtracts each gradient, and has a slot.
 const COUNTS: Optimizer = Optimizer::Momentum { learning_rate: 1.0, momentum: 0.0, nesterov: false };
 
-fn options(optimizer: Optimizer) -> ApplyOptions {
+pub(super) fn options(optimizer: Optimizer) -> ApplyOptions {
     ApplyOptions { optimizer, scale: 1.0, sync: None, write: WriteOptions::WITH_VALUES }
 }
 
-fn f32s(name: &str, elements: usize) -> VariableRef {
+pub(super) fn f32s(name: &str, elements: usize) -> VariableRef {
     VariableRef::whole(name, TensorType::new(DType::F32, [elements as u64]))
 }
 
-fn bytes(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
+pub(super) fn bytes(values: impl IntoIterator<Item = f32>) -> Vec<u8> {
     values.into_iter().flat_map(f32::to_le_bytes).collect()
 }
 
-async fn apply(
+pub(super) async fn apply(
     variables: &dyn TaskVariables,
     gradients: Vec<(&VariableRef, &[u8])>,
     options: ApplyOptions,
@@ -81,7 +81,7 @@ async fn a_server_makes_the_steps_that_this_process_makes() {
     ps.stop().await;
 }
 
-fn header(request: v1::RequestHeader, variable: &VariableRef, optimizer: &Optimizer) -> v1::PushHeader {
+pub(super) fn header(request: v1::RequestHeader, variable: &VariableRef, optimizer: &Optimizer) -> v1::PushHeader {
     v1::PushHeader {
         header: Some(request),
         item: vec![v1::PushItem { variable: Some(variable.into()), ..Default::default() }],
@@ -178,7 +178,11 @@ async fn hostile_gradients_are_refused_and_change_nothing() {
     check(invalid, "`w` stands twice", &w, |header| header.item.push(header.item[0].clone())).await;
     check(invalid, "`f32[2]`", &f32s("w", 3), |_| ()).await;
     check(ErrorCode::Uninitialized, "`x`", &f32s("x", 2), |_| ()).await;
-    check(ErrorCode::Unimplemented, "synchronous", &w, |header| header.sync = Some(v1::Sync::default())).await;
+    check(invalid, "`0` replicas", &w, |header| header.sync = Some(v1::Sync::default())).await;
+    let without = |header: &mut v1::PushHeader| {
+        (header.optimizer, header.sync) = (None, Some(v1::Sync { step: 1, replicas: 2 }));
+    };
+    check(invalid, "`sync` belongs to a push with an optimizer", &w, without).await;
     let initializes = peers.call(PS, Lane::Bulk, true, |Try { channel, header: request, .. }| {
         let header = header(request, &w, &COUNTS);
         async move {
@@ -188,9 +192,6 @@ async fn hostile_gradients_are_refused_and_change_nothing() {
     });
     let error = initializes.await.unwrap_err();
     assert!(error.code == invalid && error.message.contains("belong to Push"), "{error}");
-    let sync = ApplyOptions { sync: Some(SyncStep { step: 1, replicas: 2 }), ..options(COUNTS) };
-    let error = apply(&variables, vec![(&w, &[0; 8])], sync).await.unwrap_err();
-    assert_eq!(error.code, ErrorCode::Unimplemented, "{error}");
     for variable in [&w, &n] {
         let value = pull(&variables, variable).await.unwrap();
         assert_eq!((&value.tensor.data[..], value.version), (&[0; 8][..], 1));

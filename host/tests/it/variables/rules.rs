@@ -109,8 +109,7 @@ async fn faulty_streams_are_refused_and_change_nothing() {
     })
     .await;
     check(invalid, "count writes from 1", good(), |header| header.header.as_mut().unwrap().sequence = 0).await;
-    let unimplemented = ErrorCode::Unimplemented;
-    check(unimplemented, "synchronous", good(), |header| header.sync = Some(v1::Sync::default())).await;
+    check(invalid, "`sync` belongs to a push with", good(), |header| header.sync = Some(v1::Sync::default())).await;
     check(invalid, "no such part", good(), |header| {
         header.item[0].variable.as_mut().unwrap().shard = Some(v1::Shard::default());
     })

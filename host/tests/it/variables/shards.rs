@@ -11,7 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// A run of worker:0 on these ps tasks, whose cluster gives them the indices.
-fn placed(ps: &[(u32, SocketAddr)], run: u64) -> PlacedVariables {
+pub(super) fn placed(ps: &[(u32, SocketAddr)], run: u64) -> PlacedVariables {
     let mut cluster = ClusterSpec::new().with_job(TaskType::Worker, ["w:1"]);
     for (index, addr) in ps {
         cluster.insert(Task::new(TaskType::Ps, *index), addr.to_string());
