@@ -246,7 +246,9 @@ impl WorkerContext {
     /// # Errors
     /// Those of [all calls](crate::Variable#errors); `invalid-argument` for a number of the optimizer, a variable without floats,
     /// or a gradient that isn't finite where it is to be clipped; `failed-precondition` where a variable has the slots of another
-    /// method; `resource-exhausted` where slots don't fit in the host's `--max-variable-bytes`.
+    /// method; `resource-exhausted` where slots don't fit in the host's `--max-variable-bytes`. With [`sync`](Optimizer::sync) also
+    /// `aborted` where a gradient is stale, `failed-precondition` where others of the step have other replicas, another method or
+    /// other numbers, and `resource-exhausted` where gradients of more than four steps of a variable wait.
     pub fn apply_gradients<'a>(&self, optimizer: &Optimizer, gradients: impl GradientSet<'a>) -> Result<Vec<u64>> {
         let values = self.imp.apply_gradient_set(optimizer, gradients, false)?;
         Ok(values.into_iter().map(|value| value.version).collect())

@@ -10,6 +10,7 @@ mod rows;
 mod shard;
 mod state;
 mod store;
+mod sync;
 
 pub use cluster::{MockBuilder, MockCluster};
 pub(crate) use kernels::matmul;
@@ -21,6 +22,8 @@ pub use state::{LogLine, Scalar};
 #[cfg(test)]
 mod read_tests;
 mod run;
+#[cfg(test)]
+mod sync_tests;
 #[cfg(test)]
 mod tests;
 

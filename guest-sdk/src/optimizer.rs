@@ -2,7 +2,7 @@
 
 use crate::batch::VariableSet;
 use crate::change::Operand;
-use crate::raw::{RawAdam, RawGradient, RawOptimizer};
+use crate::raw::{RawAdam, RawApply, RawGradient, RawOptimizer, RawSync};
 use crate::variable::Core;
 use crate::{Element, Error, Result, Variable, imp, raw::RawValue};
 use std::borrow::Cow;
@@ -35,13 +35,14 @@ use std::borrow::Cow;
 pub struct Optimizer {
     raw: RawOptimizer,
     clip_norm: Option<f64>,
+    sync: Option<RawSync>,
     /// The first number that was set although the method has none of that name.
     fault: Option<&'static str>,
 }
 
 impl Optimizer {
     fn of(raw: RawOptimizer) -> Self {
-        Optimizer { raw, clip_norm: None, fault: None }
+        Optimizer { raw, clip_norm: None, sync: None, fault: None }
     }
 
     /// Sets a number, or remembers that the method has none of that name.
@@ -160,6 +161,41 @@ impl Optimizer {
         self.clip_norm = Some(norm);
         self
     }
+
+    /// Trains synchronously: of each variable the gradients of `replicas` workers for `step` are collected, their mean is applied as
+    /// one step, and only then all of these workers are answered. So a call takes the place of a barrier.
+    ///
+    /// Steps are counted by the workers; a good number is the version that a gradient was computed from, since each step raises it
+    /// by one. All workers give the same `replicas`, method and numbers for a step. With fewer replicas than workers the others are
+    /// backups: a gradient beyond them is dropped, and its worker is answered at once with what is there. A gradient of a step
+    /// before the last one that was applied is *stale*: the call is `aborted`, and its worker reads anew and goes on from there.
+    ///
+    /// ```
+    /// # use dchost_guest::{MockCluster, Optimizer, Result};
+    /// # MockCluster::builder().workers(3).build().run(|ctx| -> Result<()> {
+    /// let w = ctx.variable::<f32>("w").declare()?;
+    /// if ctx.is_chief() {
+    ///     w.initialize(8.0)?;
+    /// }
+    /// ctx.wait_initialized([&w], None)?;
+    /// let sgd = Optimizer::sgd(0.1);
+    /// let mut now = w.read()?;
+    /// while now.version() <= 20 {
+    ///     let gradient = 2.0 * now.scalar(); // of w², on this worker's part of the data
+    ///     let sync = sgd.sync(now.version(), ctx.num_workers());
+    ///     [now] = ctx.apply_gradients_and_read(&sync, [(&w, gradient)])?;
+    /// }
+    /// assert!(now.scalar() < 0.1);
+    /// # Ok(()) }).unwrap();
+    /// ```
+    pub fn sync(mut self, step: u64, replicas: u32) -> Self {
+        self.sync = Some(RawSync { step, replicas });
+        self
+    }
+
+    fn apply(&self, want_values: bool) -> RawApply {
+        RawApply { clip_norm: self.clip_norm, sync: self.sync, want_values }
+    }
 }
 
 /// Variables with their gradients, for one call: pairs in an array, a vector, or, where element types differ, a tuple.
@@ -245,7 +281,7 @@ impl imp::Context {
     ) -> Result<Vec<RawValue>> {
         let gradients = gradients.into_gradients();
         let raw = gradients.iter().map(Gradient::raw).collect::<Result<Vec<_>>>()?;
-        self.apply_gradients(optimizer.checked()?, optimizer.clip_norm, &raw, want_values)
+        self.apply_gradients(optimizer.checked()?, &raw, optimizer.apply(want_values))
     }
 
     pub(crate) fn start_apply_gradient_set<'a>(
@@ -256,7 +292,7 @@ impl imp::Context {
     ) -> Result<imp::Pending> {
         let gradients = gradients.into_gradients();
         let raw = gradients.iter().map(Gradient::raw).collect::<Result<Vec<_>>>()?;
-        self.start_apply_gradients(optimizer.checked()?, optimizer.clip_norm, &raw, want_values)
+        self.start_apply_gradients(optimizer.checked()?, &raw, optimizer.apply(want_values))
     }
 }
 

@@ -93,6 +93,21 @@ impl RawOptimizer {
     }
 }
 
+/// Which step of synchronous replicas gradients belong to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RawSync {
+    pub(crate) step: u64,
+    pub(crate) replicas: u32,
+}
+
+/// How gradients are applied.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct RawApply {
+    pub(crate) clip_norm: Option<f64>,
+    pub(crate) sync: Option<RawSync>,
+    pub(crate) want_values: bool,
+}
+
 /// The gradient of one variable.
 #[derive(Clone, Copy)]
 pub(crate) struct RawGradient<'a> {

@@ -1,7 +1,8 @@
 //! Gradients, as a host applies them.
 
+use super::sync::How;
 use super::{Context, Pending, Variable};
-use crate::raw::{RawAdam, RawGradient, RawOptimizer, RawValue};
+use crate::raw::{RawAdam, RawApply, RawGradient, RawOptimizer, RawValue};
 use crate::{DType, Element, Error, ErrorCode, Result};
 use std::collections::BTreeSet;
 use std::ops::{Add, Div, Mul, Sub};
@@ -10,10 +11,27 @@ impl Context {
     pub(crate) fn apply_gradients(
         &self,
         optimizer: &RawOptimizer,
-        clip_norm: Option<f64>,
         gradients: &[RawGradient<'_>],
-        want_values: bool,
+        apply: RawApply,
     ) -> Result<Vec<RawValue>> {
+        self.begin_apply(optimizer, gradients, apply)?.get()
+    }
+
+    pub(crate) fn start_apply_gradients(
+        &self,
+        optimizer: &RawOptimizer,
+        gradients: &[RawGradient<'_>],
+        apply: RawApply,
+    ) -> Result<Pending> {
+        Ok(self.begin_apply(optimizer, gradients, apply).unwrap_or_else(|error| Pending::ready(Err(error))))
+    }
+
+    fn begin_apply(
+        &self,
+        optimizer: &RawOptimizer,
+        gradients: &[RawGradient<'_>],
+        RawApply { clip_norm, sync, want_values }: RawApply,
+    ) -> Result<Pending> {
         check_numbers(optimizer)?;
         let mut keys = BTreeSet::new();
         for RawGradient { variable: Variable { key, dtype, .. }, .. } in gradients {
@@ -25,17 +43,14 @@ impl Context {
         }
         let scale = clip_norm.map_or(Ok(1.0), |norm_max| clip_scale(gradients, norm_max))?;
         self.check_writable(gradients.iter().map(|gradient| gradient.variable))?;
-        self.shared.ready(self.who)?.store.apply(optimizer, scale, gradients, want_values)
-    }
-
-    pub(crate) fn start_apply_gradients(
-        &self,
-        optimizer: &RawOptimizer,
-        clip_norm: Option<f64>,
-        gradients: &[RawGradient<'_>],
-        want_values: bool,
-    ) -> Result<Pending> {
-        Ok(Pending::ready(self.apply_gradients(optimizer, clip_norm, gradients, want_values)))
+        if let Some(sync) = sync {
+            return self.collect(How { optimizer, sync, scale, want_values }, gradients);
+        }
+        let mut state = self.shared.ready(self.who)?;
+        let answer = state.store.apply(optimizer, scale, gradients, want_values);
+        state.reads.written(&self.reader(), keys.into_iter());
+        self.shared.changed.notify_all();
+        Ok(Pending::ready(answer))
     }
 }
 
@@ -176,7 +191,9 @@ impl Slots {
 }
 
 /// An element type that has gradients.
-trait Float: Element + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> {
+pub(super) trait Float:
+    Element + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self>
+{
     fn of(number: f64) -> Self;
     fn wide(self) -> f64;
     fn root(self) -> Self;
@@ -207,6 +224,14 @@ impl Float for f64 {
 
     fn root(self) -> Self {
         self.sqrt()
+    }
+}
+
+/// Adds a gradient, each element multiplied by `scale`.
+pub(super) fn add_scaled<T: Float>(sum: &mut [u8], scale: f64, gradient: &[u8]) {
+    for (place, g) in sum.chunks_exact_mut(size_of::<T>()).zip(elements::<T>(gradient)) {
+        let s: T = bytemuck::pod_read_unaligned(place);
+        place.copy_from_slice(bytemuck::bytes_of(&(s + T::of(scale) * g)));
     }
 }
 

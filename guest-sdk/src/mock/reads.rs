@@ -2,6 +2,7 @@
 
 use super::state::{Life, Shared, State};
 use super::store::Key;
+use super::sync::Collecting;
 use super::{Context, Variable};
 use crate::raw::RawValue;
 use crate::{Error, ErrorCode, Read, Result, Task};
@@ -51,12 +52,13 @@ impl Reads {
     }
 }
 
-/// An answer: known at once, or to a read that waits for a version.
+/// An answer: known at once, or to a read that waits for a version, or to gradients that wait for others.
 pub(crate) struct Pending(Answer);
 
 enum Answer {
     Known(Result<Vec<RawValue>>),
     Waits { context: Context, variables: Vec<Variable>, read: Read },
+    Collects(Collecting),
 }
 
 impl Pending {
@@ -64,10 +66,14 @@ impl Pending {
         Pending(Answer::Known(answer))
     }
 
+    pub(super) fn collects(collecting: Collecting) -> Self {
+        Pending(Answer::Collects(collecting))
+    }
+
     pub(super) fn shared(&self) -> Option<&Arc<Shared>> {
         match &self.0 {
             Answer::Known(_) => None,
-            Answer::Waits { context, .. } => Some(&context.shared),
+            Answer::Waits { context, .. } | Answer::Collects(Collecting { context, .. }) => Some(&context.shared),
         }
     }
 
@@ -75,6 +81,7 @@ impl Pending {
         match &self.0 {
             Answer::Known(_) => true,
             Answer::Waits { context, variables, read } => context.reached(&context.shared.lock(), variables, *read),
+            Answer::Collects(collecting) => collecting.ready(&collecting.context.shared.lock()),
         }
     }
 
@@ -85,6 +92,7 @@ impl Pending {
             Answer::Waits { context, variables, read } => {
                 context.reached(state, variables, *read) || context.is_alone(state)
             }
+            Answer::Collects(collecting) => collecting.ready(state) || collecting.context.is_alone(state),
         }
     }
 
@@ -92,6 +100,7 @@ impl Pending {
         match self.0 {
             Answer::Known(answer) => answer,
             Answer::Waits { context, variables, read } => context.read(&variables.iter().collect::<Vec<_>>(), read),
+            Answer::Collects(collecting) => collecting.get(),
         }
     }
 }
@@ -157,7 +166,7 @@ impl Context {
     }
 
     /// Whether nobody else is left who could write.
-    fn is_alone(&self, state: &State) -> bool {
+    pub(super) fn is_alone(&self, state: &State) -> bool {
         let other_runs = |run: usize| run != self.who.run || self.who.call.is_some();
         (0..state.lives.len()).all(|run| !other_runs(run) || state.lives[run] != Life::Running) && !state.ops.any_runs()
     }

@@ -4,6 +4,7 @@ use super::Variable;
 use super::gradients::Slots;
 use super::rows::{change_rows, check_rows, pick_rows};
 use super::shard::{Part, refuse_base};
+use super::sync::{How, Outcome, Steps};
 use crate::raw::{InitializeMode, RawChange, RawGradient, RawOptimizer, RawRowChange, RawValue, UpdateKind};
 use crate::{DType, Element, Error, ErrorCode, Result, Task, Tensor};
 use std::collections::BTreeMap;
@@ -21,16 +22,18 @@ pub(super) struct Key {
 pub(super) struct Store(BTreeMap<Key, Stored>);
 
 #[derive(Debug)]
-struct Stored {
-    dtype: DType,
+pub(super) struct Stored {
+    pub(super) dtype: DType,
     shape: Vec<usize>,
     /// How it was cut when it was initialized; none: not at all.
     parts: Vec<Part>,
-    data: Vec<u8>,
+    pub(super) data: Vec<u8>,
     /// Counts applied writes.
-    version: u64,
+    pub(super) version: u64,
     /// What an optimizer keeps; none before its first step.
-    slots: Option<Slots>,
+    pub(super) slots: Option<Slots>,
+    /// Gradients for synchronous steps.
+    pub(super) steps: Steps,
 }
 
 impl Stored {
@@ -48,7 +51,7 @@ impl Stored {
         Some(tensor(self.dtype, &shape, data.to_vec()))
     }
 
-    fn written(&self, want_value: bool) -> RawValue {
+    pub(super) fn written(&self, want_value: bool) -> RawValue {
         if want_value {
             self.value()
         } else {
@@ -83,10 +86,12 @@ impl Store {
                     stored.data.copy_from_slice(value);
                     stored.version += 1;
                     stored.slots = None;
+                    stored.steps.reset(&variable.key.name);
                 }
                 None => {
                     let Variable { key, parts, dtype, shape, .. } = (*variable).clone();
-                    self.0.insert(key, Stored { dtype, shape, parts, data: value.to_vec(), version: 1, slots: None });
+                    let (data, steps) = (value.to_vec(), Steps::default());
+                    self.0.insert(key, Stored { dtype, shape, parts, data, version: 1, slots: None, steps });
                 }
             }
         }
@@ -179,6 +184,19 @@ impl Store {
             stored.written(want_values)
         };
         Ok(gradients.iter().map(apply).collect())
+    }
+
+    /// Takes all gradients for a step, or none where one can't be.
+    pub(super) fn collect(&mut self, how: How<'_>, gradients: &[RawGradient<'_>]) -> Result<Vec<Outcome>> {
+        let variables: Vec<&Variable> = gradients.iter().map(|gradient| gradient.variable).collect();
+        self.check_initialized(&variables)?;
+        for Variable { key, .. } in variables {
+            how.check(&key.name, &self.0[key])?;
+        }
+        let take = |RawGradient { variable: Variable { key, .. }, data }: &RawGradient<'_>| {
+            how.take(&key.name, self.0.get_mut(key).expect("checked above"), data)
+        };
+        Ok(gradients.iter().map(take).collect())
     }
 
     /// What is stored, if it is of the declared type.

@@ -3,35 +3,34 @@
 use super::bindings::dchost::worker::{types, variables};
 use super::{Context, Pending, raw_values, tensor_param};
 use crate::Result;
-use crate::raw::{RawAdam, RawGradient, RawOptimizer, RawValue};
+use crate::raw::{RawAdam, RawApply, RawGradient, RawOptimizer, RawSync, RawValue};
 
 impl Context {
     pub(crate) fn apply_gradients(
         &self,
         optimizer: &RawOptimizer,
-        clip_norm: Option<f64>,
         gradients: &[RawGradient<'_>],
-        want_values: bool,
+        apply: RawApply,
     ) -> Result<Vec<RawValue>> {
-        let options = apply_options(clip_norm, want_values);
+        let options = apply_options(apply);
         raw_values(variables::apply_gradients(optimizer_param(optimizer), &gradient_params(gradients), options)?)
     }
 
     pub(crate) fn start_apply_gradients(
         &self,
         optimizer: &RawOptimizer,
-        clip_norm: Option<f64>,
         gradients: &[RawGradient<'_>],
-        want_values: bool,
+        apply: RawApply,
     ) -> Result<Pending> {
         let (optimizer, gradients) = (optimizer_param(optimizer), gradient_params(gradients));
-        let options = apply_options(clip_norm, want_values);
+        let options = apply_options(apply);
         Ok(Pending::new(variables::start_apply_gradients(optimizer, &gradients, options)?))
     }
 }
 
-fn apply_options(clip_norm: Option<f64>, want_values: bool) -> variables::ApplyOptions {
-    variables::ApplyOptions { clip_norm, sync: None, want_values, consistency: variables::Consistency::Atomic }
+fn apply_options(RawApply { clip_norm, sync, want_values }: RawApply) -> variables::ApplyOptions {
+    let sync = sync.map(|RawSync { step, replicas }| variables::Sync { step, replicas });
+    variables::ApplyOptions { clip_norm, sync, want_values, consistency: variables::Consistency::Atomic }
 }
 
 fn gradient_params<'a>(gradients: &[RawGradient<'a>]) -> Vec<(&'a variables::Variable, types::TensorParam<'a>)> {
