@@ -11,7 +11,7 @@ const INTERVAL: Duration = Duration::from_millis(500);
 
 /// Measures the accuracy on held-out images again and again while others train, and once more when they have ended.
 pub(crate) fn run(ctx: &WorkerContext, options: &Options, held_out: &Images) -> Result<f64> {
-    let shared = Shared::declare(ctx, options.hidden)?;
+    let shared = Shared::declare(ctx, options)?;
     shared.wait_initialized(ctx)?;
     let mut evaluated = None;
     while !ctx.training_ended() {

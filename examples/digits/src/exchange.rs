@@ -1,7 +1,7 @@
 //! Pulls and pushes of a training loop: one after another, or while it computes.
 
 use crate::network::Parameters;
-use crate::shared::{Shared, Variables, parameters};
+use crate::shared::{Shared, Variables, with_steps};
 use dchost_guest::{Overlap, Result, WorkerContext};
 
 /// How a worker gets parameters and gives steps.
@@ -23,7 +23,7 @@ impl<'s> Exchange<'s> {
     pub(crate) fn pull(&mut self) -> Result<(Parameters, u64)> {
         match &mut self.overlap {
             None => self.shared.pull(self.ctx),
-            Some(overlap) => Ok(parameters(overlap.read()?)),
+            Some(overlap) => Ok(with_steps(overlap.read()?)),
         }
     }
 

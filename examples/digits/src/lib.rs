@@ -11,6 +11,7 @@ mod network;
 mod options;
 mod random;
 mod shared;
+mod synchronous;
 mod train;
 
 use dchost_guest::{Error, ErrorCode, Result, WorkerContext, worker_fn};

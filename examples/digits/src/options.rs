@@ -21,6 +21,10 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     /// `--overlap N`: pushes that may be under way while the next gradient is computed; 0 does one thing after another. Default 0.
     pub(crate) overlap: usize,
+    /// `--sync`: each step waits for the gradients of all workers. Default: each worker makes its own.
+    pub(crate) sync: bool,
+    /// `--backups N`: workers that a step of `--sync` doesn't wait for. Default 0.
+    pub(crate) backups: usize,
 }
 
 impl Default for Options {
@@ -33,6 +37,8 @@ impl Default for Options {
             learning_rate: 0.1,
             seed: 1,
             overlap: 0,
+            sync: false,
+            backups: 0,
         }
     }
 }
@@ -47,13 +53,14 @@ impl fmt::Display for OptionsError {
     }
 }
 
-const NAMES: &str = "`--data`, `--epochs`, `--batch`, `--hidden`, `--learning-rate`, `--seed`, `--overlap`";
+const NAMES: &str =
+    "`--data`, `--epochs`, `--batch`, `--hidden`, `--learning-rate`, `--seed`, `--overlap`, `--sync`, `--backups`";
 
 impl Options {
-    /// Reads `--name value` and `--name=value`; the last of the same name holds.
+    /// Reads `--name value` and `--name=value`, and `--sync`; the last of the same name holds.
     ///
     /// # Errors
-    /// An unknown name, a missing value, or a value out of its range.
+    /// An unknown name, a missing value, a value out of its range, or what makes no sense together.
     pub(crate) fn parse(args: &[String]) -> Result<Self, OptionsError> {
         let mut options = Options::default();
         let mut args = args.iter();
@@ -62,8 +69,13 @@ impl Options {
                 Some((name, value)) => (name, Some(value)),
                 None => (arg.as_str(), None),
             };
-            if !["--data", "--epochs", "--batch", "--hidden", "--learning-rate", "--seed", "--overlap"].contains(&name)
-            {
+            if arg == "--sync" {
+                options.sync = true;
+                continue;
+            }
+            const WITH_VALUE: [&str; 8] =
+                ["--data", "--epochs", "--batch", "--hidden", "--learning-rate", "--seed", "--overlap", "--backups"];
+            if !WITH_VALUE.contains(&name) {
                 return Err(OptionsError(format!("unknown argument `{arg}`; digits takes {NAMES}")));
             }
             let value = value.or_else(|| args.next().map(String::as_str));
@@ -75,8 +87,19 @@ impl Options {
                 "--hidden" => options.hidden = number(name, value, 1, 4_096)?,
                 "--learning-rate" => options.learning_rate = number(name, value, f32::MIN_POSITIVE, 10.0)?,
                 "--overlap" => options.overlap = number(name, value, 0, 16)?,
+                "--backups" => options.backups = number(name, value, 0, 10_000)?,
                 _ => options.seed = number(name, value, 0, u64::MAX)?,
             }
+        }
+        if options.backups > 0 && !options.sync {
+            return Err(OptionsError(
+                "`--backups` are workers that a step of `--sync` doesn't wait for; add it".to_owned(),
+            ));
+        }
+        if options.sync && options.overlap > 0 {
+            return Err(OptionsError(
+                "`--sync` waits for each step, `--overlap` for none: leave one of them out".to_owned(),
+            ));
         }
         Ok(options)
     }
@@ -109,9 +132,12 @@ mod tests {
             learning_rate: 0.5,
             seed: 9,
             overlap: 2,
+            ..Options::default()
         };
         let line = "--epochs 2 --data=x.csv --epochs=3 --batch 8 --hidden 32 --learning-rate 0.5 --seed 9 --overlap 2";
         assert_eq!(parse(line), Ok(expected));
+        let expected = Options { sync: true, backups: 2, ..Options::default() };
+        assert_eq!(parse("--backups=2 --sync"), Ok(expected));
     }
 
     #[test]
@@ -122,13 +148,15 @@ mod tests {
         check("--batch many", "`--batch many` is not a number from 1 to 10000");
         check("--hidden 5000", "`--hidden 5000` is not a number from 1 to 4096");
         check("--overlap 17", "`--overlap 17` is not a number from 0 to 16");
+        check("--backups 1", "`--backups` are workers that a step of `--sync` doesn't wait for; add it");
+        check("--sync --overlap 1", "`--sync` waits for each step, `--overlap` for none: leave one of them out");
         check("--seed -1", "`--seed -1` is not a number from 0 to 18446744073709551615");
         assert!(parse("--learning-rate NaN").is_err());
         assert!(parse("--learning-rate 0").is_err());
         check(
             "--epoch 3",
             "unknown argument `--epoch`; digits takes `--data`, `--epochs`, `--batch`, `--hidden`, `--learning-rate`, `--seed`, \
-             `--overlap`",
+             `--overlap`, `--sync`, `--backups`",
         );
     }
 }

@@ -1,6 +1,7 @@
 //! The network's parameters as variables of the cluster.
 
 use crate::network::Parameters;
+use crate::options::Options;
 use dchost_guest::{Change, Result, Value, Variable, WorkerContext};
 use std::time::Duration;
 
@@ -21,17 +22,20 @@ pub(crate) struct Shared {
     step: Variable<i64>,
     /// Workers that are done, counted where there is no barrier to wait at.
     finished: Variable<i64>,
+    /// Whether the parameters' own versions count the steps.
+    sync: bool,
 }
 
 impl Shared {
     /// Declares the variables; reaches no other task.
-    pub(crate) fn declare(ctx: &WorkerContext, hidden: usize) -> Result<Self> {
-        let [a, b, c, d] = Parameters::shapes(hidden);
+    pub(crate) fn declare(ctx: &WorkerContext, options: &Options) -> Result<Self> {
+        let [a, b, c, d] = Parameters::shapes(options.hidden);
         let parameter = |(name, shape): (&str, Vec<usize>)| ctx.variable::<f32>(name).shape(shape).declare();
         Ok(Shared {
             parameters: [parameter(a)?, parameter(b)?, parameter(c)?, parameter(d)?],
             step: ctx.variable::<i64>("step").declare()?,
             finished: ctx.variable::<i64>("finished").declare()?,
+            sync: options.sync,
         })
     }
 
@@ -57,7 +61,10 @@ impl Shared {
 
     /// The parameters as they are now, and the steps that led to them.
     pub(crate) fn pull(&self, ctx: &WorkerContext) -> Result<(Parameters, u64)> {
-        Ok(parameters(ctx.read(self.variables())?))
+        let (a, b, c, d, step) = ctx.read(self.variables())?;
+        let values = [a, b, c, d];
+        let steps = if self.sync { steps(&values) } else { step.scalar().unsigned_abs() };
+        Ok((parameters(values), steps))
     }
 
     /// Subtracts a step from the parameters, whatever others did to them since they were read.
@@ -90,14 +97,19 @@ impl Shared {
     }
 }
 
-/// What was read, as the network takes it.
-pub(crate) fn parameters(values: Values) -> (Parameters, u64) {
-    let (hidden_weights, hidden_biases, output_weights, output_biases, step) = values;
-    let parameters = Parameters {
-        hidden_weights: hidden_weights.into_vec(),
-        hidden_biases: hidden_biases.into_vec(),
-        output_weights: output_weights.into_vec(),
-        output_biases: output_biases.into_vec(),
-    };
-    (parameters, step.scalar().unsigned_abs())
+/// What was read, as the network takes it, and the steps that were counted.
+pub(crate) fn with_steps((a, b, c, d, step): Values) -> (Parameters, u64) {
+    (parameters([a, b, c, d]), step.scalar().unsigned_abs())
+}
+
+/// Values as the network takes them.
+pub(crate) fn parameters(values: [Value<f32>; 4]) -> Parameters {
+    let [hidden_weights, hidden_biases, output_weights, output_biases] = values.map(Value::into_vec);
+    Parameters { hidden_weights, hidden_biases, output_weights, output_biases }
+}
+
+/// How many synchronous steps all of these have made: initial values are version 1. They may lie on several tasks, of which one is
+/// ahead of the other while a step is made.
+pub(crate) fn steps(values: &[Value<f32>; 4]) -> u64 {
+    values.iter().map(Value::version).min().unwrap_or(1).saturating_sub(1)
 }

@@ -65,6 +65,25 @@ fn workers_that_overlap_learn_to_read_digits() {
     }
 }
 
+/// All workers' gradients are in each step: three workers make a third of the steps, each of three times as many images.
+#[test]
+fn workers_in_step_learn_to_read_digits() {
+    for (workers, more, steps) in [(1, "", 1800), (3, "", 600), (4, "--backups 1", 460)] {
+        let cluster = cluster(workers).args(args(&format!("--sync --learning-rate 0.2 {more}"))).build();
+        let accuracy = accuracy_of(&cluster, &worker(0)).unwrap();
+        assert!(accuracy >= 0.95, "{workers} workers: {accuracy}");
+        assert_eq!(cluster.value::<i64>("step"), Some(vec![0]), "the versions count them");
+        assert_eq!(cluster.scalars().last().unwrap().step, steps);
+    }
+}
+
+#[test]
+fn backups_must_leave_a_worker() {
+    let run = cluster(2).args(args("--sync --backups 2")).build().run(digits);
+    let error = run.tasks[0].result.as_ref().unwrap_err().error();
+    assert!(error.message.contains("leaves none of 2 workers"), "{error}");
+}
+
 #[test]
 fn an_evaluator_reports_the_final_accuracy_and_the_chief_does_not() {
     let cluster = cluster(2).chief(true).evaluator(true).args(args("--epochs 4")).build();

@@ -1,12 +1,12 @@
 //! What chief and workers do.
 
-use crate::data::Digits;
+use crate::data::{Digits, Images};
 use crate::exchange::Exchange;
 use crate::network::Parameters;
 use crate::options::Options;
 use crate::random::Random;
 use crate::shared::Shared;
-use crate::{evaluate, invalid};
+use crate::{evaluate, invalid, synchronous};
 use dchost_guest::{Result, WorkerContext, info};
 use std::time::Instant;
 
@@ -20,18 +20,32 @@ pub(crate) fn run(ctx: &WorkerContext, options: &Options, digits: &Digits) -> Re
     if images.len() == 0 {
         return Err(invalid(format!("worker {part} of {parts} has no image to train on: run fewer workers")));
     }
-    let shared = Shared::declare(ctx, options.hidden)?;
+    let shared = Shared::declare(ctx, options)?;
     if ctx.is_chief() {
         shared.initialize(ctx, &Parameters::random(options.hidden, &mut Random::new(options.seed, WEIGHTS)))?;
     } else {
         shared.wait_initialized(ctx)?;
     }
 
-    let mut random = Random::new(options.seed, WEIGHTS + 1 + part as u64);
+    let random = Random::new(options.seed, WEIGHTS + 1 + part as u64);
+    if options.sync {
+        synchronous::train(ctx, options, (&shared, digits), (part, parts), random)?;
+    } else {
+        train(ctx, options, &shared, &images, random)?;
+    }
+    if ctx.cluster_spec().num_tasks("evaluator") > 0 {
+        return Ok(None);
+    }
+    shared.wait_for_all(ctx, parts)?;
+    if ctx.is_chief() { evaluate::report(ctx, &shared, &digits.held_out).map(Some) } else { Ok(None) }
+}
+
+/// Pulls and pushes without waiting for the others.
+fn train(ctx: &WorkerContext, options: &Options, shared: &Shared, images: &Images, mut random: Random) -> Result<()> {
     let mut order: Vec<usize> = (0..images.len()).collect();
     let batches = order.len().div_ceil(options.batch);
     let total = options.epochs * batches;
-    let mut exchange = Exchange::new(ctx, &shared, options.overlap);
+    let mut exchange = Exchange::new(ctx, shared, options.overlap);
     let began = Instant::now();
     for epoch in 0..options.epochs {
         random.shuffle(&mut order);
@@ -60,12 +74,7 @@ pub(crate) fn run(ctx: &WorkerContext, options: &Options, digits: &Digits) -> Re
         let seconds = began.elapsed().as_secs_f64();
         info!(ctx, "{total} steps in {seconds:.2} s: {:.0} a second", total as f64 / seconds);
     }
-
-    if ctx.cluster_spec().num_tasks("evaluator") > 0 {
-        return Ok(None);
-    }
-    shared.wait_for_all(ctx, parts)?;
-    if ctx.is_chief() { evaluate::report(ctx, &shared, &digits.held_out).map(Some) } else { Ok(None) }
+    Ok(())
 }
 
 /// Which part of the images is this run's, of how many: one each for chief and workers; all for a run that is alone.
