@@ -25,6 +25,7 @@ mod ops;
 mod optimizers;
 mod overlap;
 mod refused;
+mod replicas;
 mod responsive;
 mod rows;
 mod sharded;
