@@ -2,7 +2,7 @@
 //!
 //! The parameters are variables of the cluster. Each worker has its own part of the images and again and again reads the
 //! parameters, computes a gradient on a few images, and subtracts it. An evaluator, where there is one, measures the
-//! accuracy on held-out images while training goes on. README.md says what to run.
+//! accuracy on held-out images while training goes on. With `--sync` all workers make each step together. README.md says what to run.
 
 mod data;
 mod evaluate;

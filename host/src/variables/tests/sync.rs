@@ -109,6 +109,17 @@ fn the_mean_of_all_replicas_is_applied_once_and_answers_all() {
 }
 
 #[test]
+fn a_gradient_that_is_not_finite_is_applied_as_told() {
+    let store = Store::default();
+    let container = open(&store);
+    initialize(&container, "w", &[1.0, 1.0]).unwrap();
+    let first = push(&container, "w", (1, 2), &[f32::NAN, 2.0]).unwrap();
+    push(&container, "w", (1, 2), &[0.0, f32::INFINITY]).unwrap();
+    let (value, version) = first.answer().unwrap().remove(0);
+    assert!(version == 2 && value[0].is_nan() && value[1] == f32::NEG_INFINITY, "{value:?}");
+}
+
+#[test]
 fn one_replica_is_a_plain_step() {
     for optimizer in [COUNT, ADAM] {
         let store = Store::default();
