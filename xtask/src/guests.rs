@@ -10,6 +10,10 @@ pub(crate) const TARGET: &str = "wasm32-wasip2";
 /// The examples that are components.
 pub(crate) const EXAMPLES: [&str; 6] = ["hello", "counter", "digits", "embeddings", "in-graph", "map-reduce"];
 
+/// The example with the dependencies of `burn`. They take minutes to build, and more features of crates that wasmtime uses
+/// too: built natively along with the host it would have Cranelift built a second time.
+pub(crate) const BURN: &str = "burn-digits";
+
 /// The package whose cargo examples are small components for tests.
 pub(crate) const TEST_GUESTS: &str = "dchost-test-guests";
 
@@ -19,13 +23,13 @@ pub(crate) const TEST_GUESTS: &str = "dchost-test-guests";
 /// The target cannot be installed, or the build fails.
 pub(crate) fn run() -> Result<()> {
     ensure_target()?;
-    build(EXAMPLES.into_iter().chain([TEST_GUESTS]))?;
+    build(EXAMPLES.into_iter().chain([BURN, TEST_GUESTS]))?;
     // One with debug information, for what a trap report shows of it.
     let fixed = ["build", "--locked", "--profile", "guest-debug", "--target", TARGET, "--package", TEST_GUESTS];
     run_command(&mut cargo(fixed.into_iter().chain(["--example", "panics"])))
 }
 
-/// Builds the examples only.
+/// Builds the examples only, but for [`BURN`].
 ///
 /// # Errors
 /// As [`run`].

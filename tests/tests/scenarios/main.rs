@@ -2,6 +2,7 @@
 //!
 //! They need the dchost binary and the guests: `cargo build -p dchost` and `cargo xtask guests`.
 
+mod burn;
 mod cases;
 mod compile;
 mod components;
