@@ -110,7 +110,7 @@ async fn retries_that_wait_are_passed_over_and_get_the_same_answer() {
     let w = &f32s("w", ELEMENTS);
     initialize(&other, w, &bytes(vec![0.0; ELEMENTS])).await.unwrap();
     let (gradient, sent, server) = (&bytes(vec![-1.0; ELEMENTS]), &Arc::new(AtomicUsize::new(0)), &ps);
-    let tries = peers.call(PS, Lane::Bulk, true, |Try { channel, header: request }| async move {
+    let tries = peers.call(PS, Lane::Bulk, true, |Try { channel, header: request, .. }| async move {
         let push = || async {
             let header = v1::PushHeader {
                 want_values: false,
