@@ -29,6 +29,7 @@ mod kernel;
 mod ledger;
 mod optimizer;
 mod options;
+mod parallel;
 mod rows;
 mod shard;
 mod slots;

@@ -60,6 +60,9 @@ fn goals() -> Vec<Goal> {
     for size in [MIB, 16 * MIB, 64 * MIB] {
         add("P10", (AllWorkers(size), host::NAME), (OneWorker(size), host::NAME), Speed(0.9, 1.2));
     }
+    let mut relaxed = |name, question, bound| add(name, (question, host::RELAXED), (question, limits::NAME), bound);
+    relaxed("P5", Push(16 * MIB), Speed(0.7, 0.9));
+    relaxed("P7", Push(64 * MIB), Speed(0.75, 0.95));
     add("P11", (Together, host::NAME), (OneByOne, host::NAME), Time(0.1, 0.04));
     for size in [MIB, 16 * MIB, 64 * MIB] {
         for question in [Push(size), Pull(size)] {

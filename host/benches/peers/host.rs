@@ -11,7 +11,7 @@ use dchost::ids::{Caller, Incarnation, RunId};
 use dchost::server::guard::authorize;
 use dchost::server::{Server, ServerOptions};
 use dchost::tensor::{DType, TensorType, TensorView};
-use dchost::variables::Store;
+use dchost::variables::{Consistency, Store};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -20,19 +20,32 @@ use tokio_util::sync::CancellationToken;
 /// What tables call it.
 pub(crate) const NAME: &str = "dchost host";
 
+/// The same by relaxed consistency: applied as it arrives.
+pub(crate) const RELAXED: &str = "dchost host, relaxed";
+
+/// The same without direct connections.
+pub(crate) const GRPC: &str = "dchost host, gRPC";
+
 const PS: Task = Task::new(TaskType::Ps, 0);
 
 /// A server and its workers, started at the first question.
-#[derive(Default)]
 struct Host {
+    name: &'static str,
     /// The workers before the server: they end first.
     workers: Vec<Process>,
     ps: Option<Process>,
 }
 
 pub(crate) fn lane(bounds: Bounds) -> Box<dyn Lane> {
-    let mut host = Host::default();
+    let mut host = Host { name: NAME, workers: Vec::new(), ps: None };
     Box::new(crate::lane::Fresh { name: NAME, knows: |_| true, answer: move |question| host.ask(question, bounds) })
+}
+
+/// Another way to push and pull.
+pub(crate) fn way(name: &'static str, bounds: Bounds) -> Box<dyn Lane> {
+    let mut host = Host { name, workers: Vec::new(), ps: None };
+    let knows = |question| matches!(question, Question::Push(_) | Question::Pull(_));
+    Box::new(crate::lane::Fresh { name, knows, answer: move |question| host.ask(question, bounds) })
 }
 
 impl Host {
@@ -54,7 +67,7 @@ impl Host {
         if self.ps.is_none() {
             let (ps, address) = roles::start_server(&["ps"]);
             self.ps = Some(ps);
-            let worker = |index: usize| roles::start(&["client", &index.to_string(), &address]);
+            let worker = |index: usize| roles::start(&["client", &index.to_string(), &address, self.name]);
             self.workers = (0..WORKERS).map(worker).collect();
         }
         &mut self.workers
@@ -92,9 +105,10 @@ pub(crate) fn serve() {
 }
 
 /// The role of a worker: answers questions about the variables of the ps at `address`.
-pub(crate) fn answer(index: u32, address: &str) {
+pub(crate) fn answer(index: u32, address: &str, way: &str) {
+    let consistency = if way == RELAXED { Consistency::Relaxed } else { Consistency::Atomic };
     roles::runtime().block_on(async {
-        let variables = connect(index, address);
+        let variables = connect(index, address, way);
         for asked in roles::asked() {
             let (size, seconds) = (asked.size, asked.seconds);
             let data = vec![1; size];
@@ -104,9 +118,14 @@ pub(crate) fn answer(index: u32, address: &str) {
                 "one-by-one" | "together" => initialize(&variables, &many, &data).await,
                 _ => initialize(&variables, std::slice::from_ref(&one), &data).await,
             }
-            let push = async || push(&variables, &one, &data).await;
+            let push = async || push(&variables, &one, &data, consistency).await;
             let pull = async |refs: Vec<VariableRef>| {
-                drop(variables.pull(refs, ReadOptions::default()).await.expect("the pull works"))
+                drop(
+                    variables
+                        .pull(refs, ReadOptions { consistency, ..ReadOptions::default() })
+                        .await
+                        .expect("the pull works"),
+                )
             };
             let each = async || {
                 for variable in &many {
@@ -131,11 +150,12 @@ pub(crate) fn answer(index: u32, address: &str) {
     });
 }
 
-fn connect(index: u32, address: &str) -> RemoteVariables {
+fn connect(index: u32, address: &str, way: &str) -> RemoteVariables {
+    let connections = Connections::default();
     let peers = Peers::new(PeersOptions {
         client_use: None,
         leader: None,
-        connections: Connections::default(),
+        connections: if way == GRPC { connections.only_grpc() } else { connections },
         cluster: ClusterSpec::new().with_job(TaskType::Ps, [address]),
         caller: Caller {
             container: "default".into(),
@@ -160,8 +180,8 @@ async fn initialize(variables: &RemoteVariables, all: &[VariableRef], data: &[u8
     variables.initialize(values, InitializeMode::IfAbsent).await.expect("the initialize works");
 }
 
-async fn push(variables: &RemoteVariables, variable: &VariableRef, data: &[u8]) {
+async fn push(variables: &RemoteVariables, variable: &VariableRef, data: &[u8], consistency: Consistency) {
     let value = TensorView { ty: variable.ty.clone(), data };
     let change = Change { variable: variable.clone(), kind: UpdateKind::Add, value, base: None };
-    variables.push(vec![change], WriteOptions::default()).await.expect("the push works");
+    variables.push(vec![change], WriteOptions { want_values: false, consistency }).await.expect("the push works");
 }

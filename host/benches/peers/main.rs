@@ -103,6 +103,7 @@ fn main() {
 
 fn lanes(arguments: &Arguments, bounds: Bounds) -> Vec<Box<dyn Lane>> {
     let mut lanes = vec![limits::lane(bounds), host::lane(bounds), guest::lane(bounds), plain::lane(bounds)];
+    lanes.extend([host::RELAXED, host::GRPC].map(|way| host::way(way, bounds)));
     lanes.extend(others::lanes(arguments.venv.as_deref(), bounds));
     let wanted = |name: &str| arguments.lanes.is_empty() || arguments.lanes.iter().any(|lane| name.starts_with(lane));
     lanes.retain(|lane| wanted(lane.name()));

@@ -14,7 +14,7 @@ pub(crate) struct Growth {
 /// Measures one push to a variable of a new server; `None` where the kernel doesn't tell.
 pub(crate) fn measure(size: usize) -> Option<Growth> {
     let (ps, address) = roles::start_server(&["ps"]);
-    let mut worker = roles::start(&["client", "0", &address]);
+    let mut worker = roles::start(&["client", "0", &address, crate::host::NAME]);
     // Small ones first: a connection and a session, and what the allocator keeps, are no part of it.
     worker.ask("push 4096 0.05")?;
     let empty = resident(ps.id(), "VmRSS:")?;

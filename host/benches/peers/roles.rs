@@ -22,7 +22,7 @@ pub(crate) fn play(args: &[String]) {
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["ps"] => host::serve(),
-        ["client", task, address] => host::answer(number(task), address),
+        ["client", task, address, way] => host::answer(number(task), address, way),
         ["plain-ps"] => plain::serve(),
         ["plain-client", address] => plain::answer(address),
         ["leader", tasks, rounds] => barrier::lead(number(tasks), number(rounds)),

@@ -1,6 +1,6 @@
 //! A value as shared blocks: readers keep what they saw, writers copy only what is shared.
 
-use super::{Spare, UpdateKind, kernel};
+use super::{Spare, UpdateKind, kernel, parallel};
 use crate::tensor::DType;
 use bytes::Bytes;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ pub const BLOCK_BYTES: usize = 1 << 20;
 
 /// One block, shared by those who read it.
 #[derive(Clone, Debug)]
-struct Block(Arc<Buffer>);
+pub(super) struct Block(Arc<Buffer>);
 
 /// A block's bytes. Where they came out of memory that was kept, they go back there.
 #[derive(Debug)]
@@ -26,7 +26,7 @@ impl Block {
     }
 
     /// The bytes, to be written to; copies them first where a reader holds them.
-    fn own(&mut self) -> &mut Vec<u8> {
+    pub(super) fn own(&mut self) -> &mut Vec<u8> {
         &mut Arc::make_mut(&mut self.0).bytes
     }
 
@@ -169,16 +169,14 @@ impl Blocks {
 
     /// Applies `value` block by block; copies those blocks that a reader still holds.
     pub(crate) fn apply(&mut self, kind: UpdateKind, dtype: DType, value: &[u8]) {
-        for (block, value) in self.blocks.iter_mut().zip(value.chunks(BLOCK_BYTES)) {
-            block.apply(kind, dtype, value);
-        }
+        let pairs = self.blocks.iter_mut().zip(value.chunks(BLOCK_BYTES));
+        parallel::for_each(pairs, value.len(), |(block, value)| block.apply(kind, dtype, value));
     }
 
     /// Applies another value of the same size, whose blocks are given up one by one.
     pub(crate) fn apply_blocks(&mut self, kind: UpdateKind, dtype: DType, value: Blocks) {
-        for (block, value) in self.blocks.iter_mut().zip(value.blocks) {
-            block.apply(kind, dtype, value.as_ref());
-        }
+        let pairs = self.blocks.iter_mut().zip(value.blocks);
+        parallel::for_each(pairs, value.bytes, |(block, value)| block.apply(kind, dtype, value.as_ref()));
     }
 
     /// Applies a piece of a value, in whole elements, from byte `offset` on; copies those blocks that a reader still holds.
@@ -218,9 +216,9 @@ impl Blocks {
         self.blocks.get(offset / BLOCK_BYTES).is_some_and(|block| Arc::strong_count(&block.0) > 1)
     }
 
-    /// The blocks in order, to be written to; copies those that a reader still holds, as they are taken.
-    pub(crate) fn blocks_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.blocks.iter_mut().map(|block| block.own().as_mut_slice())
+    /// The blocks in order, to be written to.
+    pub(super) fn blocks_mut(&mut self) -> std::slice::IterMut<'_, Block> {
+        self.blocks.iter_mut()
     }
 
     /// The blocks in order, without copying; each keeps its bytes as they are now.

@@ -1,7 +1,8 @@
 //! What an optimizer keeps beside a variable.
 
+use super::blocks::Block;
 use super::optimizer::kernel::Step;
-use super::{ApplyOptions, BLOCK_BYTES, Blocks, Optimizer, Payload, drop_large};
+use super::{ApplyOptions, BLOCK_BYTES, Blocks, Optimizer, Payload, drop_large, parallel};
 use crate::error::{Error, ErrorCode, Result};
 use crate::tensor::DType;
 
@@ -88,20 +89,23 @@ impl Slots {
 
 impl Step {
     fn run_all(&self, dtype: DType, value: &mut Blocks, slots: &mut [Blocks], gradient: Payload<'_>) {
+        let bytes = value.len() * (1 + slots.len());
         let mut slots = slots.iter_mut().map(Blocks::blocks_mut);
         let (mut first, mut second) = (slots.next(), slots.next());
-        let mut run = |value: &mut [u8], gradient: &[u8]| {
-            let first = first.as_mut().and_then(Iterator::next).unwrap_or_default();
-            let second = second.as_mut().and_then(Iterator::next).unwrap_or_default();
-            self.run(dtype, value, [first, second], gradient);
+        let mut slots = move || [&mut first, &mut second].map(|slot| slot.as_mut().and_then(Iterator::next));
+        let values = value.blocks_mut().map(move |value| (value, slots()));
+        let run = |(value, slots): (&mut Block, [Option<&mut Block>; 2]), gradient: &[u8]| {
+            let slots = slots.map(|slot| slot.map(|slot| slot.own().as_mut_slice()).unwrap_or_default());
+            self.run(dtype, value.own(), slots, gradient);
         };
         match gradient {
             Payload::Borrowed(data) => {
-                value.blocks_mut().zip(data.chunks(BLOCK_BYTES)).for_each(|(value, gradient)| run(value, gradient));
+                let items = values.zip(data.chunks(BLOCK_BYTES));
+                parallel::for_each(items, bytes, |(value, gradient)| run(value, gradient));
             }
             Payload::Owned(blocks) => {
-                let gradients = blocks.into_pieces(BLOCK_BYTES);
-                value.blocks_mut().zip(gradients).for_each(|(value, gradient)| run(value, &gradient));
+                let items = values.zip(blocks.into_pieces(BLOCK_BYTES));
+                parallel::for_each(items, bytes, |(value, gradient)| run(value, &gradient));
             }
         }
     }

@@ -10,7 +10,7 @@
 use crate::error::{Error, ErrorCode, Result};
 use crate::tensor::DType;
 use crate::variables::optimizer::kernel::accumulate;
-use crate::variables::{BLOCK_BYTES, Blocks, Optimizer, Payload, Snapshot, SyncStep, drop_large};
+use crate::variables::{BLOCK_BYTES, Blocks, Optimizer, Payload, Snapshot, SyncStep, drop_large, parallel};
 use std::collections::BTreeMap;
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -222,14 +222,15 @@ impl Gradient<'_> {
                 _ => *sum = Blocks::zeros(value.len()),
             }
         }
+        let bytes = sum.len();
         match value {
             Payload::Borrowed(data) => {
                 let blocks = sum.blocks_mut().zip(data.chunks(BLOCK_BYTES));
-                blocks.for_each(|(sum, gradient)| accumulate(dtype, sum, gradient, scale));
+                parallel::for_each(blocks, bytes, |(sum, gradient)| accumulate(dtype, sum.own(), gradient, scale));
             }
             Payload::Owned(blocks) => {
                 let blocks = sum.blocks_mut().zip(blocks.into_pieces(BLOCK_BYTES));
-                blocks.for_each(|(sum, gradient)| accumulate(dtype, sum, &gradient, scale));
+                parallel::for_each(blocks, bytes, |(sum, gradient)| accumulate(dtype, sum.own(), &gradient, scale));
             }
         }
     }
