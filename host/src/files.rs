@@ -1,5 +1,9 @@
 //! Files that dchost itself reads and writes: nothing that is opened blocks, and what is written is there whole or not at all.
 
+mod dir;
+
+pub use dir::{Dir, OutputDir};
+
 use rustix::fs::{CWD, FsWord, Mode, OFlags, RenameFlags, renameat_with};
 use std::fs::{self, File, FileType, Metadata, OpenOptions};
 use std::io::{self, BufWriter, Read as _};
