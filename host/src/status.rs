@@ -1,7 +1,7 @@
 //! How a server and its cluster are doing, at one moment: what a server answers, and `dchost status` shows.
 
 use crate::attend::{Cause, Mode, Replication, TaskState};
-use crate::cluster::Task;
+use crate::cluster::{ClusterSpec, Task};
 use crate::ids::{Attempt, Incarnation, RunId};
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub struct ServerStatus {
     pub variable_bytes: u64,
     /// Most of them that the server takes; none: no limit.
     pub variable_bytes_max: Option<u64>,
+    /// The cluster as the server was given it; empty where it doesn't tell.
+    pub cluster: ClusterSpec,
     /// Sessions, by container and run.
     pub sessions: Listed<SessionStatus>,
 }

@@ -12,6 +12,7 @@
 //! | gradients are applied by the variable's task, which keeps an optimizer's slots beside it | [`Container::apply`], [`Optimizer`] |
 //! | rows are read at one moment, and changed in order, all or none | [`Container::gather`], [`Container::scatter`] |
 //! | or collected for a step of synchronous replicas, and their mean applied once | [`Container::join`] |
+//! | all of a container is read at once, and set again, with what stands beside it | [`Container::save`], [`Container::restore`] |
 //! | a write is applied once for each run and sequence | [`Ledger`] |
 //! | memory of values that were read is used again for the next ones | [`Spare`] |
 //! | incoming bytes are staged and applied when they are complete | [`Staging`] |
@@ -40,8 +41,9 @@ mod store;
 pub use blocks::{BLOCK_BYTES, Blocks};
 pub use clip::{clip_scale, no_floats};
 pub use container::{
-    Container, Gathered, Joined, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Snapshot, TryApply, TryJoin,
-    TryPush, TryScatter, Update, VARIABLES_MAX, check_variable, name_some, partly_applied, refuse_base,
+    Container, Gathered, Joined, Payload, RELAXED_BYTES, RelaxedValue, RelaxedWrite, Restored, Saved, Snapshot,
+    TryApply, TryJoin, TryPush, TryScatter, Update, VARIABLES_MAX, check_variable, name_some, partly_applied,
+    refuse_base, saved_order, tensor_count,
 };
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
 pub use optimizer::{Adam, Optimizer};
@@ -50,6 +52,7 @@ pub use rows::{ROWS_MAX, check_row_count, check_rows, row_bytes};
 pub use shard::{
     AUTO_SHARD_BYTES_MIN, SHARD_BYTES_MIN, SHARDS_MAX, Shard, StoredShard, shard_count, shard_map, shard_rows,
 };
+pub use slots::{STEP_MAX, SlotLayout, SlotState};
 pub use spare::Spare;
 pub use staging::{STAGING, Staging};
 pub use store::{CONTAINERS_MAX, Store, StoreOptions, VariableStatus};

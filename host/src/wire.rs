@@ -7,6 +7,7 @@ pub mod direct;
 pub mod header;
 pub mod ops;
 mod optimizer;
+pub mod saved;
 pub mod status;
 pub mod tensor;
 pub mod transport;

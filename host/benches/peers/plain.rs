@@ -58,6 +58,7 @@ impl variables_server::Variables for Plain {
     type PushStream = PullStream;
     type PullStream = PullStream;
     type GatherStream = PullStream;
+    type SaveStream = tokio_stream::Empty<Result<v1::SaveResponse, Status>>;
 
     async fn push(&self, request: Request<Streaming<v1::PushRequest>>) -> Result<Response<PullStream>, Status> {
         let mut stream = request.into_inner();
@@ -92,6 +93,14 @@ impl variables_server::Variables for Plain {
     }
 
     async fn delete(&self, _: Request<v1::DeleteRequest>) -> Result<Response<v1::DeleteResponse>, Status> {
+        Err(Status::unimplemented("plain"))
+    }
+
+    async fn save(&self, _: Request<v1::SaveRequest>) -> Result<Response<Self::SaveStream>, Status> {
+        Err(Status::unimplemented("plain"))
+    }
+
+    async fn restore(&self, _: Request<Streaming<v1::PushRequest>>) -> Result<Response<v1::PushResponse>, Status> {
         Err(Status::unimplemented("plain"))
     }
 }

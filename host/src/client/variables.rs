@@ -6,9 +6,13 @@
 mod cache;
 mod direct;
 mod gradients;
+mod restore;
 mod rows;
+mod save;
 
 pub use cache::{CachedVariables, ReadCache};
+pub use restore::{Restore, Source};
+pub use save::SaveStream;
 
 use crate::client::channel::direct::{Connection, Direct};
 use crate::client::channel::{Lane, Peers, Try};
@@ -374,6 +378,7 @@ impl TaskVariables for RemoteVariables {
                     variable: Some((&change.variable).into()),
                     kind: v1::UpdateKind::from(change.kind).into(),
                     base_version: change.base,
+                    ..Default::default()
                 };
                 let header = v1::PushHeader {
                     item: batch.iter().map(item).collect(),

@@ -13,11 +13,14 @@ use crate::server::leader::{LeaderHandle, LeaderStatus};
 use crate::server::session::{Lease, SessionRow};
 use crate::status::{JobStatus, SessionStatus, TaskStatus, WaitedBarrier};
 use crate::variables::Store;
-use crate::wire::attend::{event_to_wire, message_from_wire, registered_to_wire, registration_from_wire};
+use crate::wire::attend::{
+    cluster_to_wire, event_to_wire, message_from_wire, registered_to_wire, registration_from_wire,
+};
 use crate::wire::header::{missing, response_header};
 use crate::wire::transport::MESSAGE_BYTES_MAX;
 use crate::wire::v1;
 use crate::wire::v1::cluster_server;
+use prost::Message as _;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -195,7 +198,8 @@ impl cluster_server::Cluster for ClusterService {
         env!("CARGO_PKG_VERSION").clone_into(&mut response.version);
         response.variable_bytes = self.store.variable_bytes();
         response.variable_bytes_max = self.store.variable_bytes_max();
-        let mut budget = STATUS_BYTES_MAX;
+        response.cluster = cluster_to_wire(&self.cluster);
+        let mut budget = STATUS_BYTES_MAX - response.encoded_len().min(STATUS_BYTES_MAX);
         if let Some(leader) = &self.leader
             && let Some(status) = (leader.status)(None).await
         {
@@ -374,7 +378,6 @@ fn barrier_status(container: &str, row: BarrierStatus) -> v1::BarrierStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use prost::Message as _;
 
     /// Aim: no status is too large to be received, whatever its rows hold, and none hides that something is missing.
     #[test]

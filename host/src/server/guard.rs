@@ -52,6 +52,10 @@ pub enum Rpc {
     Uninitialized,
     /// Forgets variables.
     Delete,
+    /// Reads all of a container, for a checkpoint.
+    Save,
+    /// Sets variables from a checkpoint.
+    Restore,
     /// Hands a module over.
     PutModule,
     /// Calls ops of a module.
@@ -62,7 +66,7 @@ pub enum Rpc {
 
 impl Rpc {
     /// Every rpc; a test compares them with the descriptors.
-    pub const ALL: [Rpc; 14] = [
+    pub const ALL: [Rpc; 16] = [
         Rpc::Attend,
         Rpc::Session,
         Rpc::GetStatus,
@@ -74,6 +78,8 @@ impl Rpc {
         Rpc::Scatter,
         Rpc::Uninitialized,
         Rpc::Delete,
+        Rpc::Save,
+        Rpc::Restore,
         Rpc::PutModule,
         Rpc::Call,
         Rpc::Fetch,
@@ -93,6 +99,8 @@ impl Rpc {
             Rpc::Scatter => "dchost.v1.Variables/Scatter",
             Rpc::Uninitialized => "dchost.v1.Variables/Uninitialized",
             Rpc::Delete => "dchost.v1.Variables/Delete",
+            Rpc::Save => "dchost.v1.Variables/Save",
+            Rpc::Restore => "dchost.v1.Variables/Restore",
             Rpc::PutModule => "dchost.v1.Ops/PutModule",
             Rpc::Call => "dchost.v1.Ops/Call",
             Rpc::Fetch => "dchost.v1.Ops/Fetch",
@@ -112,6 +120,8 @@ impl Rpc {
             | Rpc::Scatter
             | Rpc::Uninitialized
             | Rpc::Delete
+            | Rpc::Save
+            | Rpc::Restore
             | Rpc::PutModule
             | Rpc::Call
             | Rpc::Fetch => true,

@@ -10,7 +10,9 @@ pub(super) mod direct;
 mod gradients;
 mod pull;
 mod relaxed;
+mod restore;
 mod rows;
+mod save;
 mod sync;
 mod values;
 
@@ -97,6 +99,9 @@ impl VariablesService {
         let admitted = self.guard.admit(rpc, header.header.clone())?;
         self.refuse_evaluator(&admitted.caller)?;
         check_items(header.item.len())?;
+        if rpc != Rpc::Restore && header.item.iter().any(|item| item.slots.is_some()) {
+            return Err(invalid("`slots` belong to Restore"));
+        }
         Ok((admitted, header))
     }
 
@@ -347,6 +352,7 @@ impl variables_server::Variables for VariablesService {
     type PushStream = PullStream;
     type PullStream = PullStream;
     type GatherStream = PullStream;
+    type SaveStream = save::SaveStream;
 
     async fn initialize(
         &self,
@@ -360,6 +366,17 @@ impl variables_server::Variables for VariablesService {
     }
 
     async fn pull(&self, _request: Request<v1::PullRequest>) -> Result<Response<Self::PullStream>, Status> {
+        Err(not_here())
+    }
+
+    async fn save(&self, _request: Request<v1::SaveRequest>) -> Result<Response<Self::SaveStream>, Status> {
+        Err(not_here())
+    }
+
+    async fn restore(
+        &self,
+        _request: Request<Streaming<v1::PushRequest>>,
+    ) -> Result<Response<v1::PushResponse>, Status> {
         Err(not_here())
     }
 

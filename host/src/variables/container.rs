@@ -5,6 +5,7 @@ mod fit;
 mod gradients;
 mod relaxed;
 mod rows;
+mod saved;
 mod sync;
 mod together;
 mod versions;
@@ -12,6 +13,7 @@ mod versions;
 pub use gradients::TryApply;
 pub use relaxed::{RELAXED_BYTES, RelaxedValue, RelaxedWrite, partly_applied, refuse_base};
 pub use rows::{Gathered, TryScatter};
+pub use saved::{Restored, Saved, saved_order, tensor_count};
 pub use sync::{Joined, TryJoin};
 pub use together::TryPush;
 

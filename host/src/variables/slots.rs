@@ -1,5 +1,9 @@
 //! What an optimizer keeps beside a variable.
 
+mod saved;
+
+pub use saved::{STEP_MAX, SlotLayout, SlotState};
+
 use super::blocks::Block;
 use super::optimizer::kernel::Step;
 use super::{ApplyOptions, BLOCK_BYTES, Blocks, Optimizer, Payload, drop_large, parallel};

@@ -5,6 +5,7 @@ mod optimizers;
 mod relaxed;
 mod rows;
 mod rules;
+mod saved;
 mod sync;
 mod threads;
 mod versions;

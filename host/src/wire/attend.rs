@@ -69,7 +69,7 @@ pub fn registration_from_wire(caller: Caller, register: v1::Register) -> Result<
         replication: replication_from_wire("register.replication", register.replication)?,
         barrier: register.barrier,
         module_digest,
-        cluster: cluster_from_wire(register.cluster)?,
+        cluster: cluster_from_wire("register.cluster", register.cluster)?,
     })
 }
 
@@ -87,18 +87,18 @@ pub fn cluster_to_wire(cluster: &ClusterSpec) -> Vec<v1::JobAddresses> {
         .collect()
 }
 
-/// Reads a cluster.
+/// Reads the cluster in the field `field`.
 ///
 /// # Errors
 /// `invalid-argument` for an unknown job, or more tasks than any cluster has.
-pub fn cluster_from_wire(jobs: Vec<v1::JobAddresses>) -> Result<ClusterSpec> {
+pub fn cluster_from_wire(field: &str, jobs: Vec<v1::JobAddresses>) -> Result<ClusterSpec> {
     let tasks: usize = jobs.iter().map(|job| job.address.len()).sum();
     if tasks > CLUSTER_TASKS_MAX {
-        return Err(invalid(format!("register.cluster: {tasks} tasks, at most {CLUSTER_TASKS_MAX} are served")));
+        return Err(invalid(format!("{field}: {tasks} tasks, at most {CLUSTER_TASKS_MAX} are served")));
     }
     let mut cluster = ClusterSpec::new();
     for entry in jobs {
-        let job = entry.job.parse().map_err(|error| invalid(format!("register.cluster.job: {error}")))?;
+        let job = entry.job.parse().map_err(|error| invalid(format!("{field}.job: {error}")))?;
         cluster.insert_job(job);
         for (index, address) in entry.address {
             cluster.insert(Task::new(job, index), address);

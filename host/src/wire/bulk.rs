@@ -48,6 +48,7 @@ pub trait BulkMessage: prost::Message + Default + 'static {
 
 impl BulkMessage for v1::PullRequest {}
 impl BulkMessage for v1::GatherRequest {}
+impl BulkMessage for v1::SaveRequest {}
 impl BulkMessage for v1::PushResponse {}
 
 impl BulkMessage for v1::PushRequest {
@@ -73,6 +74,15 @@ impl BulkMessage for v1::ScatterRequest {
         match self.kind {
             Some(v1::scatter_request::Kind::Chunk(chunk)) => Ok(chunk),
             kind => Err(v1::ScatterRequest { kind }),
+        }
+    }
+}
+
+impl BulkMessage for v1::SaveResponse {
+    fn into_chunk(self) -> Result<v1::Chunk, Self> {
+        match self.kind {
+            Some(v1::save_response::Kind::Chunk(chunk)) => Ok(chunk),
+            kind => Err(v1::SaveResponse { kind }),
         }
     }
 }

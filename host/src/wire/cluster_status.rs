@@ -9,7 +9,7 @@ use crate::ids::{Attempt, Incarnation, RunId};
 use crate::status::{JobStatus, Listed, ServerStatus, SessionStatus, TaskStatus, VariableStatus, WaitedBarrier};
 use crate::variables::whole_type;
 use crate::wire::attend::{
-    cause_from_wire, cause_to_wire, exit_code, mode_from_wire, mode_to_wire, replication_from_wire,
+    cause_from_wire, cause_to_wire, cluster_from_wire, exit_code, mode_from_wire, mode_to_wire, replication_from_wire,
     replication_to_wire, state_from_wire, state_to_wire,
 };
 use crate::wire::header::{answered_by, missing, task_at};
@@ -108,6 +108,7 @@ impl TryFrom<v1::GetStatusResponse> for ServerStatus {
             variables: listed(answer.variable, answer.variables_left_out, variable),
             variable_bytes: answer.variable_bytes,
             variable_bytes_max: answer.variable_bytes_max,
+            cluster: cluster_from_wire("cluster", answer.cluster)?,
             sessions: listed(answer.session, answer.sessions_left_out, session),
         })
     }
@@ -190,10 +191,11 @@ fn milliseconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::attend::{Cause, Mode, Replication, TaskState};
-    use crate::cluster::TaskType;
+    use crate::cluster::{ClusterSpec, TaskType};
     use crate::error::ErrorCode;
     use crate::tensor::{DType, TensorType};
     use crate::variables::Shard;
+    use crate::wire::attend::cluster_to_wire;
     use crate::wire::header::response_header;
 
     const PS: Task = Task::new(TaskType::Ps, 1);
@@ -255,6 +257,7 @@ mod tests {
             },
             variable_bytes: 100,
             variable_bytes_max: Some(1000),
+            cluster: ClusterSpec::new().with_job(TaskType::Ps, ["a:1", "b:2"]),
             sessions: Listed {
                 rows: vec![SessionStatus {
                     container: "default".into(),
@@ -290,6 +293,7 @@ mod tests {
             job: status.job.map(Into::into),
             variable_bytes: status.variable_bytes,
             variable_bytes_max: status.variable_bytes_max,
+            cluster: cluster_to_wire(&status.cluster),
         }
     }
 

@@ -24,6 +24,7 @@ mod optimizers;
 mod relaxed;
 mod rows;
 mod rules;
+mod saved;
 mod shards;
 mod sync;
 mod versions;

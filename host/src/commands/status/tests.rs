@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::attend::{Cause, Mode, Replication, TaskState};
-use crate::cluster::{Task, TaskType};
+use crate::cluster::{ClusterSpec, Task, TaskType};
 use crate::error::{Error, ErrorCode};
 use crate::ids::{Attempt, Incarnation, RunId};
 use crate::status::{JobStatus, Listed, ServerStatus, SessionStatus, TaskStatus, VariableStatus, WaitedBarrier};
@@ -31,6 +31,7 @@ fn empty(task: Task, incarnation: u64) -> ServerStatus {
         variables: Listed::default(),
         variable_bytes: 0,
         variable_bytes_max: None,
+        cluster: ClusterSpec::new(),
         sessions: Listed::default(),
     }
 }

@@ -80,6 +80,15 @@ impl Service<Request<Body>> for BulkVariables {
                 let answer = service.scatter_from(header, &mut incoming).await?;
                 Ok(encode_response(tokio_stream::once(Ok(answer))))
             }),
+            "/Save" => answer(async move {
+                let request: v1::SaveRequest = only_message(request).await?;
+                Ok(encode_response(service.save_stream(request).await?))
+            }),
+            "/Restore" => answer(async move {
+                let (header, mut incoming) = Values::of_stream(decode_request(request)?).await?;
+                let answer = service.restore_from(header, &mut incoming).await?;
+                Ok(encode_response(tokio_stream::once(Ok(answer))))
+            }),
             _ => self.generated.call(request),
         }
     }

@@ -81,9 +81,13 @@ impl News {
 
 impl Cell {
     pub(super) fn new(variable: VariableRef, blocks: Blocks, charge: Charge) -> Self {
+        Cell::with_slots(variable, blocks, None, charge)
+    }
+
+    pub(super) fn with_slots(variable: VariableRef, blocks: Blocks, slots: Option<Slots>, charge: Charge) -> Self {
         let VariableRef { name: _, ty, shard } = variable;
         let news = Arc::new(News { version: AtomicU64::new(1), raised: Notify::new() });
-        let value = Mutex::new(Versioned { blocks, version: 1, partial_writes: 0, slots: None });
+        let value = Mutex::new(Versioned { blocks, version: 1, partial_writes: 0, slots });
         Cell { ty, shard, value, charge, news, collected: Collected::default() }
     }
 

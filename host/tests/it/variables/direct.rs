@@ -62,7 +62,7 @@ async fn header(peers: &Peers, sequence: u64) -> v1::RequestHeader {
 }
 
 fn add(header: v1::RequestHeader, variable: &VariableRef) -> direct_request::Kind {
-    let item = v1::PushItem { variable: Some(variable.into()), kind: v1::UpdateKind::Add.into(), base_version: None };
+    let item = v1::PushItem { variable: Some(variable.into()), kind: v1::UpdateKind::Add.into(), ..Default::default() };
     direct_request::Kind::Push(v1::PushHeader { header: Some(header), item: vec![item], ..Default::default() })
 }
 

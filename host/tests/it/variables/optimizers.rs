@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 
 const NUMBERS: Adam = Adam { learning_rate: 0.1, beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.01 };
 /// Subtracts each gradient, and has a slot.
-const COUNTS: Optimizer = Optimizer::Momentum { learning_rate: 1.0, momentum: 0.0, nesterov: false };
+pub(super) const COUNTS: Optimizer = Optimizer::Momentum { learning_rate: 1.0, momentum: 0.0, nesterov: false };
 
 pub(super) fn options(optimizer: Optimizer) -> ApplyOptions {
     ApplyOptions { optimizer, scale: 1.0, sync: None, write: WriteOptions::WITH_VALUES }

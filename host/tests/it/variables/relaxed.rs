@@ -131,7 +131,7 @@ async fn a_faulty_chunk_ends_the_update_where_it_is() {
     let reference = &w;
     let push = |Try { channel, header, .. }: Try| async move {
         let item =
-            v1::PushItem { variable: Some(reference.into()), kind: v1::UpdateKind::Add.into(), base_version: None };
+            v1::PushItem { variable: Some(reference.into()), kind: v1::UpdateKind::Add.into(), ..Default::default() };
         let consistency = v1::Consistency::Relaxed.into();
         let header = v1::PushHeader { header: Some(header), item: vec![item], consistency, ..Default::default() };
         let chunk = |offset: usize| v1::Chunk { item: 0, offset: offset as u64, data: vec![1; CHUNK_BYTES].into() };

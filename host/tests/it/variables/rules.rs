@@ -7,7 +7,8 @@ use dchost::wire::v1::{self, push_request};
 use tonic::transport::Channel;
 
 fn header(header: v1::RequestHeader, variable: &VariableRef, want_values: bool) -> v1::PushHeader {
-    let item = v1::PushItem { variable: Some(variable.into()), kind: v1::UpdateKind::Add.into(), base_version: None };
+    let kind = v1::UpdateKind::Add.into();
+    let item = v1::PushItem { variable: Some(variable.into()), kind, ..Default::default() };
     v1::PushHeader { header: Some(header), item: vec![item], want_values, ..Default::default() }
 }
 

@@ -8,7 +8,8 @@ use prost::Message;
 /// Calls of a leader's server, and single messages.
 pub fn wire() -> Vec<(String, Vec<u8>)> {
     let variable = v1::VariableRef { name: "w".to_owned(), dtype: v1::DType::U8.into(), shape: vec![4], shard: None };
-    let item = v1::PushItem { variable: Some(variable.clone()), kind: v1::UpdateKind::Add.into(), base_version: None };
+    let kind = v1::UpdateKind::Add.into();
+    let item = v1::PushItem { variable: Some(variable.clone()), kind, ..Default::default() };
     let write = |sequence| v1::PushHeader {
         header: Some(header(sequence)),
         item: vec![item.clone()],
@@ -18,6 +19,7 @@ pub fn wire() -> Vec<(String, Vec<u8>)> {
     let push = |kind| v1::PushRequest { kind: Some(kind) };
     let chunk = || push(v1::push_request::Kind::Chunk(v1::Chunk { item: 0, offset: 0, data: vec![1; 4].into() }));
     let written = |sequence| push(v1::push_request::Kind::Header(write(sequence)));
+    let restored = push(v1::push_request::Kind::Header(v1::PushHeader { want_values: false, ..write(3) }));
     let pull = v1::PullRequest { header: Some(header(0)), variable: vec![variable.clone()], ..Default::default() };
     let ask = v1::UninitializedRequest { header: Some(header(0)), variable: vec![variable.clone()], wait_ms: 1000 };
     let register = |job: &str, index| v1::Register {
@@ -49,7 +51,10 @@ pub fn wire() -> Vec<(String, Vec<u8>)> {
                 more(&chunk()),
                 call(Rpc::Pull, &pull),
                 call(Rpc::Uninitialized, &ask),
-                call(Rpc::Delete, &v1::DeleteRequest { header: Some(header(3)), name: vec!["w".to_owned()] }),
+                call(Rpc::Restore, &restored),
+                more(&chunk()),
+                call(Rpc::Save, &v1::SaveRequest { header: Some(header(0)), list_only: false }),
+                call(Rpc::Delete, &v1::DeleteRequest { header: Some(header(4)), name: vec!["w".to_owned()] }),
             ],
         ),
         ("broken-write", vec![call(Rpc::Initialize, &written(1)), call(Rpc::Push, &chunk()), more(&chunk())]),
