@@ -6,13 +6,14 @@
 //! The tree is the architecture; who may know whom stands in ARCHITECTURE.md and is checked by tests.
 //!
 //! ```text
-//! main -> commands -> cli, config -> coordinator -> server, client, runtime -> handles, wire, files -> domain
+//! main -> commands -> cli, config -> checkpoint -> coordinator -> server, client, runtime -> handles, wire, files -> domain
 //! ```
 //!
 //! | module | what it is |
 //! | --- | --- |
 //! | [`cli`], [`config`] | the command line; flags, environment and files read into one value |
 //! | [`commands`] | one file for each subcommand |
+//! | [`checkpoint`] | the variables of a cluster in files, and back |
 //! | [`coordinator`] | resolve, plan and run: which task runs what, and the effects |
 //! | [`server`] | the standard server: one file for each gRPC service |
 //! | [`client`] | typed clients to other tasks |
@@ -24,6 +25,7 @@
 
 pub mod attend;
 pub mod barrier;
+pub mod checkpoint;
 pub mod cli;
 pub mod client;
 pub mod cluster;

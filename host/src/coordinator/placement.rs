@@ -13,8 +13,8 @@ use crate::handles::{
     UpdateKind, Value, Variable, Variables, WriteOptions,
 };
 use crate::sync::lock;
-use crate::tensor::TensorView;
-use crate::variables::{Spare, check_variable, name_some, refuse_base};
+use crate::tensor::{TensorType, TensorView};
+use crate::variables::{SHARD_BYTES_MIN, Spare, check_variable, name_some, refuse_base, shard_count};
 use check::{check_gradients, check_row_change, check_rows, check_value};
 use groups::Until;
 use maps::{Learned, Map};
@@ -104,6 +104,17 @@ pub fn place(name: &str, places: usize) -> usize {
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3));
     usize::try_from(hash % places as u64).expect("the remainder is below `places`, a usize")
+}
+
+/// The ps tasks on which a variable lies that isn't placed on a task: one that has it whole, or several that have a part each, in
+/// order. From `bytes_min` bytes on it may be in parts. `ps` must not be empty.
+pub fn spread(name: &str, ty: &TensorType, ps: &[Task], bytes_min: usize) -> Arc<[u32]> {
+    let count = match ty.size_bytes() {
+        Some(bytes) if bytes >= bytes_min => shard_count(ty, ps.len(), SHARD_BYTES_MIN),
+        _ => 1,
+    };
+    let first = place(name, ps.len());
+    (first..first + count).map(|at| ps[at % ps.len()].index).collect()
 }
 
 impl PlacedVariables {

@@ -27,13 +27,30 @@ const DOMAIN: [&str; 14] = [
 ];
 
 /// Every other module of the host, and those that it may name besides itself and the domain.
-const MAY_NAME: [(&str, &[&str]); 12] = [
+const MAY_NAME: [(&str, &[&str]); 13] = [
     (
         "main",
-        &["lib", "commands", "cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire", "files"],
+        &[
+            "lib",
+            "commands",
+            "cli",
+            "config",
+            "checkpoint",
+            "coordinator",
+            "server",
+            "client",
+            "runtime",
+            "handles",
+            "wire",
+            "files",
+        ],
     ),
     ("lib", &["coordinator"]),
-    ("commands", &["cli", "config", "coordinator", "server", "client", "runtime", "handles", "wire", "files"]),
+    (
+        "commands",
+        &["cli", "config", "checkpoint", "coordinator", "server", "client", "runtime", "handles", "wire", "files"],
+    ),
+    ("checkpoint", &["coordinator", "client", "files"]),
     ("config", &["cli", "coordinator", "server", "client", "runtime", "handles", "wire", "files"]),
     ("cli", &["coordinator", "server", "client", "runtime", "handles", "wire"]),
     ("coordinator", &["server", "client", "runtime", "handles", "wire"]),

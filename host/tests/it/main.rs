@@ -2,6 +2,7 @@
 
 mod acceptance;
 mod architecture;
+mod checkpoint;
 mod command_line;
 mod embed;
 mod grpc;

@@ -1,7 +1,7 @@
 //! Where variables lie, as far as a run knows.
 
 use super::groups::{Groups, Refused};
-use super::{Place, PlacedVariables, place};
+use super::{Place, PlacedVariables, spread};
 use crate::cluster::{Task, TaskType, list_tasks};
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::{Placement, Value, Variable, VariableRef};
@@ -91,15 +91,11 @@ impl PlacedVariables {
         {
             return Ok(known.clone());
         }
-        let count = match variable.ty.size_bytes() {
-            Some(bytes) if bytes >= bytes_min => shard_count(&variable.ty, self.ps.len(), SHARD_BYTES_MIN),
-            _ => 1,
-        };
-        let first = place(name, self.ps.len());
-        if count == 1 {
-            return Ok(Map::Whole(self.place_of(self.ps[first])));
-        }
-        Ok(Map::Parts((first..first + count).map(|at| self.ps[at % self.ps.len()].index).collect()))
+        let spread = spread(name, &variable.ty, &self.ps, bytes_min);
+        Ok(match *spread {
+            [whole] => Map::Whole(self.place_of(Task::new(TaskType::Ps, whole))),
+            _ => Map::Parts(spread),
+        })
     }
 
     /// As [`map`](Self::map), for a write: an evaluator is chief of its own run, and the same component would otherwise reset the
