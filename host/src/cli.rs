@@ -3,9 +3,11 @@
 //! Every flag that may also come from the environment or the configuration file is an `Option` here, so that
 //! [`config`](crate::config) can tell "not given" from "given as the default".
 
+mod checkpoint;
 mod read;
 mod status;
 
+pub use checkpoint::Checkpoint;
 pub use status::{Status, StatusFormat};
 
 use crate::attend::{Mode, Replication};
@@ -70,6 +72,19 @@ pub enum Command {
     /// Only the leader knows of tasks and barriers; each server knows its own variables and sessions, and --all asks every one.
     /// Exits with 201 where no server answers in time.
     Status(Box<Status>),
+    /// Saves the variables of a running cluster, with what optimizers keep beside them, as safetensors files.
+    ///
+    /// Each variable is whole and stands under its own name, also where it lies in parts, so that other tools read it. Each task
+    /// gives what it holds at one moment: for one moment of all, save between steps, while the workers wait at a barrier. DIR
+    /// appears when all is written, and replaces the checkpoint that was there; a save that fails leaves that as it was.
+    /// Exits with 74 where files can't be written, with 201 where a task doesn't answer in time.
+    Save(Box<Checkpoint>),
+    /// Restores a checkpoint into a running cluster, for as many ps tasks as it has.
+    ///
+    /// All files are checked before anything is sent. A variable that exists is overwritten, others stay. Restore before the chief
+    /// initializes: start the ps tasks, restore, start the rest; `initialize_if_absent` then keeps what was restored.
+    /// Exits with 74 where the checkpoint is torn or can't be read, with 201 where a task doesn't answer in time.
+    Restore(Box<Checkpoint>),
     /// Writes a crate with a first worker_fn, a native test and a README.
     New(New),
 }

@@ -4,6 +4,7 @@ use crate::coordinator::console::Patient;
 use anyhow::Context as _;
 use std::io::{self, Write as _};
 
+pub mod checkpoint;
 pub mod compile;
 pub mod inspect;
 pub mod launch;

@@ -15,7 +15,7 @@ pub use child::is_inherited;
 pub use compile::{CompileConfig, compile};
 pub use environment::Environment;
 pub use listener::take_listener;
-pub use status::{StatusConfig, status};
+pub use status::{StatusConfig, checkpoint, status};
 
 use crate::attend::{Mode, Replication};
 use crate::cli::{self, GuestOptions, JobOptions, LoadOptions, LogFormat, LogOptions, PlaceOptions};

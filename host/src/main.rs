@@ -1,6 +1,7 @@
 //! The `dchost` binary: parse, start tracing, run, exit code.
 
 use anyhow::Context as _;
+use dchost::checkpoint::CheckpointError;
 use dchost::cli::{Cli, Command, LogFormat};
 use dchost::commands::{self, launch::LaunchError, new::NewError, status::NoStatus};
 use dchost::config::{self, Environment};
@@ -47,6 +48,8 @@ fn main() -> ExitCode {
         Some(Command::Inspect(args)) => commands::inspect::run(args, &environment),
         Some(Command::Compile(args)) => commands::compile::run(args, &environment),
         Some(Command::Status(args)) => commands::status::run(args, &environment),
+        Some(Command::Save(args)) => commands::checkpoint::save(args, &environment),
+        Some(Command::Restore(args)) => commands::checkpoint::restore(args, &environment),
         Some(Command::New(args)) => commands::new::run(args),
     });
     code(result.unwrap_or_else(|error| {
@@ -55,6 +58,7 @@ fn main() -> ExitCode {
             .or_else(|| error.downcast_ref::<LoadError>().map(LoadError::exit))
             .or_else(|| error.downcast_ref::<EngineError>().map(EngineError::exit))
             .or_else(|| error.downcast_ref::<NoStatus>().map(NoStatus::exit))
+            .or_else(|| error.downcast_ref::<CheckpointError>().map(CheckpointError::exit))
             .or_else(|| error.downcast_ref::<NewError>().map(NewError::exit));
         match known {
             Some(exit) => exit,

@@ -18,7 +18,7 @@ mod wat;
 pub use cluster::{Cluster, ClusterBuilder, Outcomes};
 pub use health::{health, ping};
 pub use hosts::Hosts;
-pub use paths::{dchost, guest, guest_with_debug_info};
+pub use paths::{dchost, guest, guest_with_debug_info, python};
 pub use port::{Filtered, Port};
 pub use process::{Outcome, Process, Stream};
 pub use run::Run;

@@ -36,6 +36,16 @@ pub fn guest_with_debug_info() -> Result<PathBuf> {
     built("panics", "guest-debug")
 }
 
+/// A Python with the packages of `tests/python/requirements.txt`.
+///
+/// # Errors
+/// It isn't installed; says how to install it.
+pub fn python() -> Result<PathBuf> {
+    let path = target()?.join("test-venv/bin/python");
+    ensure!(path.is_file(), "no Python at `{}`, run `cargo xtask python`", path.display());
+    Ok(path)
+}
+
 fn built(name: &str, profile: &str) -> Result<PathBuf> {
     let folder = target()?.join("wasm32-wasip2").join(profile);
     let file = format!("{}.wasm", name.replace('-', "_"));

@@ -5,6 +5,7 @@
 //! and in `RUSTDOCFLAGS`, never in `RUSTFLAGS`, which would build every dependency anew.
 
 use crate::guests::{self, BURN, EXAMPLES, TARGET, TEST_GUESTS, packages};
+use crate::python;
 use crate::shell::{cargo, run as run_command, run_seeing, succeeds};
 use crate::steps::Steps;
 use anyhow::{Result, ensure};
@@ -19,6 +20,7 @@ pub(crate) fn run() -> Result<()> {
     let mut total = Count::default();
     steps.step("fmt", || quiet(&mut cargo(["fmt", "--all", "--check"])))?;
     steps.step("guests", || guests::run().map(|()| String::new()))?;
+    steps.step("python", || python::run().map(|()| String::new()))?;
     steps.step("clippy", || {
         let fixed = ["clippy", "--locked", "--workspace", "--exclude", BURN, "--all-targets", "--", "-D", "warnings"];
         quiet(&mut cargo(fixed))

@@ -39,12 +39,13 @@ impl Shared {
         })
     }
 
-    /// Sets initial values: the chief's business.
+    /// Sets initial values: the chief's business. Parameters and steps that were restored from a checkpoint stay.
     pub(crate) fn initialize(&self, ctx: &WorkerContext, values: &Parameters) -> Result<()> {
-        let counters = [Change::assign(&self.step, 0), Change::assign(&self.finished, 0)];
+        // Nobody is done yet, whatever was saved.
+        ctx.initialize([Change::assign(&self.finished, 0)])?;
         let tensors = values.tensors();
         let parameters = self.parameters.iter().zip(tensors).map(|(variable, values)| Change::assign(variable, values));
-        ctx.initialize(parameters.chain(counters))
+        ctx.initialize_if_absent(parameters.chain([Change::assign(&self.step, 0)]))
     }
 
     /// Waits until the chief has set initial values.

@@ -52,6 +52,20 @@ pub fn status(args: &cli::Status, environment: &Environment) -> Result<StatusCon
     })
 }
 
+/// Reads which cluster `dchost save` and `dchost restore` are about: its one target tells where the others are.
+///
+/// # Errors
+/// Every fault; nobody has been asked.
+pub fn checkpoint(args: &cli::Checkpoint, environment: &Environment) -> Result<StatusConfig, Faults> {
+    let asked = cli::Status {
+        address: Some(args.address.clone()),
+        container: args.container.clone(),
+        connect_timeout: args.connect_timeout,
+        ..cli::Status::default()
+    };
+    status(&asked, environment)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -4,6 +4,7 @@
 
 mod burn;
 mod cases;
+mod checkpoints;
 mod compile;
 mod components;
 mod consistency;
