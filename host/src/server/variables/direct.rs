@@ -3,7 +3,7 @@
 //! One call at a time, each admitted as it is by gRPC, and served by the same functions. A caller that breaks off ends its connection.
 
 use super::rows::Rows;
-use super::values::{DirectReader, Values};
+use super::values::{DirectReader, Progress, Values};
 use super::{PullStream, VariablesService, invalid};
 use crate::server::answers::UNREAD_TIMEOUT;
 use crate::server::guard::{Admitted, Rpc};
@@ -78,20 +78,20 @@ async fn answer<S: AsyncWrite>(
         Some(direct_request::Kind::Initialize(header)) => {
             let mut incoming = Values::direct(reader);
             let written = service.initialize_from(Some(header), &mut incoming).await;
-            end = End::of(&incoming);
+            end = End::of(&incoming)?;
             written.map(Answer::Written)
         }
         Some(direct_request::Kind::Push(header)) => {
             let mut incoming = Values::direct(reader);
             let pushed = service.push_from(Some(header), &mut incoming).await;
-            end = End::of(&incoming);
+            end = End::of(&incoming)?;
             pushed.map(|(admitted, snapshots)| Answer::Values(admitted.clone(), service.send(admitted, snapshots)))
         }
         Some(direct_request::Kind::Scatter(header)) => {
             let mut incoming = Rows::Direct(Values::direct(reader));
             let written = service.scatter_from(Some(header), &mut incoming).await;
             if let Rows::Direct(values) = &incoming {
-                end = End::of(values);
+                end = End::of(values)?;
             }
             written.map(Answer::Written)
         }
@@ -105,7 +105,7 @@ async fn answer<S: AsyncWrite>(
     match called {
         Ok(Answer::Written(response)) => {
             let kind = Some(direct_response::Kind::Written(response));
-            writer.write_all(&framed(&v1::DirectResponse { kind })).await?;
+            say(writer, &v1::DirectResponse { kind }).await?;
         }
         Ok(Answer::Values(admitted, values)) => {
             let unread = async {
@@ -119,14 +119,26 @@ async fn answer<S: AsyncWrite>(
                 () = unread => return Err(io::ErrorKind::TimedOut.into()),
             }
         }
-        Err(status) => writer.write_all(&framed(&error_message(&from_status(&status)))).await?,
+        Err(status) => say(writer, &error_message(&from_status(&status))).await?,
     }
     Ok(end)
 }
 
+/// Writes an answer without values. Who doesn't read it is given up.
+async fn say(writer: &mut (impl AsyncWrite + Unpin), answer: &v1::DirectResponse) -> io::Result<()> {
+    let message = framed(answer);
+    timeout(IDLE_TIMEOUT, writer.write_all(&message)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+}
+
 impl End {
-    fn of(incoming: &Values<'_>) -> End {
-        if incoming.is_complete() { End::Whole } else { End::Unread }
+    /// # Errors
+    /// `UnexpectedEof`: the connection is over.
+    fn of(incoming: &Values<'_>) -> io::Result<End> {
+        match incoming.progress() {
+            Progress::Complete => Ok(End::Whole),
+            Progress::Unread => Ok(End::Unread),
+            Progress::Cut => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
     }
 }
 

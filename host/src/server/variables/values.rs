@@ -21,8 +21,19 @@ pub(super) type DirectReader = Reader<Box<dyn AsyncRead + Send + Unpin>>;
 pub(super) enum Values<'c> {
     /// Chunks of a stream of gRPC.
     Chunks(Messages<v1::PushRequest>),
-    /// What follows on a direct connection, and whether all of it was read.
-    Direct(&'c mut DirectReader, bool),
+    /// What follows on a direct connection, and how far it has come.
+    Direct(&'c mut DirectReader, Progress),
+}
+
+/// How far the values on a direct connection have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    /// Some are to come.
+    Unread,
+    /// All have come.
+    Complete,
+    /// The connection has ended before: nobody is to be told of what comes of the call, for the caller asks again.
+    Cut,
 }
 
 /// A piece of a value, in whole elements. Pieces come in order, without gaps.
@@ -36,7 +47,7 @@ pub(super) struct Piece {
 impl<'c> Values<'c> {
     /// What follows on a direct connection.
     pub(super) fn direct(reader: &'c mut DirectReader) -> Self {
-        Values::Direct(reader, false)
+        Values::Direct(reader, Progress::Unread)
     }
 
     /// Passes over a message of a stream; false at its end. A direct connection carries nothing else, and may stay as it is.
@@ -53,9 +64,12 @@ impl<'c> Values<'c> {
         }
     }
 
-    /// Whether a direct connection has none of them left.
-    pub(super) fn is_complete(&self) -> bool {
-        matches!(self, Values::Direct(_, true))
+    /// How far they have come on a direct connection.
+    pub(super) fn progress(&self) -> Progress {
+        match self {
+            Values::Chunks(_) => Progress::Unread,
+            Values::Direct(_, progress) => *progress,
+        }
     }
 
     /// Reads the header of a stream; none where the stream begins with something else.
@@ -93,15 +107,16 @@ impl<'v, 'c> Pieces<'v, 'c> {
     /// # Errors
     /// Those of [`next`](Self::next), and of the staging budget.
     pub(super) async fn stage(&mut self, staging: &mut Staging) -> Result<(), Broken> {
-        if let Values::Direct(reader, complete) = self.values {
+        if let Values::Direct(reader, progress) = self.values {
             // Out of the socket to where they stay.
             while let Some((item, offset, left)) = self.order.next() {
                 let mut room = staging.room(item, left.min(CHUNK_BYTES))?;
                 let bytes = room.bytes();
-                reader.append(room.block(), bytes).await.map_err(|error| cut(item, offset, &error))?;
+                let read = reader.append(room.block(), bytes).await;
+                read.map_err(|error| cut(progress, item, offset, &error))?;
                 self.order.pass(bytes);
             }
-            *complete = true;
+            *progress = Progress::Complete;
             return Ok(());
         }
         while let Some(piece) = self.next().await? {
@@ -131,12 +146,13 @@ impl<'v, 'c> Pieces<'v, 'c> {
                 // Maybe the rest was lost on its way.
                 None => self.order.finish().map(|()| None).map_err(|error| Broken::Stream(error.into())),
             },
-            Values::Direct(reader, complete) => {
+            Values::Direct(reader, progress) => {
                 let Some((item, offset, left)) = self.order.next() else {
-                    *complete = true;
+                    *progress = Progress::Complete;
                     return Ok(None);
                 };
-                let data = reader.piece(left.min(CHUNK_BYTES)).await.map_err(|error| cut(item, offset, &error))?;
+                let data = reader.piece(left.min(CHUNK_BYTES)).await;
+                let data = data.map_err(|error| cut(progress, item, offset, &error))?;
                 self.order.pass(data.len());
                 Ok(Some(Piece { item, offset, data }))
             }
@@ -144,7 +160,8 @@ impl<'v, 'c> Pieces<'v, 'c> {
     }
 }
 
-fn cut(item: usize, offset: usize, error: &io::Error) -> Broken {
+fn cut(progress: &mut Progress, item: usize, offset: usize, error: &io::Error) -> Broken {
+    *progress = Progress::Cut;
     let text = format!("the direct connection ended in item `{item}` behind byte `{offset}`: {error}");
     Broken::Stream(Error::new(ErrorCode::Cancelled, text).into())
 }

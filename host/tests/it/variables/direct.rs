@@ -262,7 +262,7 @@ async fn a_write_cut_at_every_boundary_changes_nothing() {
         raw.say(add(v1::RequestHeader { sequence, ..header.clone() }, &w)).await;
         raw.writer.write_all(&vec![1; cut]).await.expect("it is open");
         raw.writer.shutdown().await.expect("it is open");
-        assert!(matches!(raw.hear().await, None | Some(direct_response::Kind::Error(_))), "cut at {cut}");
+        assert!(raw.hear().await.is_none(), "cut at {cut}: a refusal would keep the caller from trying again");
     }
     until("freed staging", || ps.store.staged_bytes() == 0).await;
     let value = pull(&connect(ps.addr, 2), &w).await.unwrap();
