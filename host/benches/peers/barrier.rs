@@ -49,7 +49,7 @@ fn cluster(tasks: u32) -> ClusterSpec {
 
 /// The role of the leader and first task.
 pub(crate) fn lead(tasks: u32, rounds: usize) {
-    roles::runtime().block_on(async {
+    roles::runtime(true).block_on(async {
         let (service, handle) = Leader::new(LeaderOptions {
             lifetime: lifetime::Options {
                 leader: LEADER,
@@ -88,7 +88,7 @@ pub(crate) fn lead(tasks: u32, rounds: usize) {
 
 /// The role of another task.
 pub(crate) fn follow(index: u32, tasks: u32, rounds: usize, address: &str) {
-    roles::runtime().block_on(async {
+    roles::runtime(true).block_on(async {
         let leader = LeaderClient::new(LEADER, address, "default", Handle::current());
         meet(index, tasks, rounds, Arc::new(leader)).await;
         roles::wait();

@@ -85,7 +85,7 @@ fn pace(workers: &mut [Process], size: usize, seconds: f64) -> Option<f64> {
 
 /// The role of a ps.
 pub(crate) fn serve() {
-    let runtime = roles::runtime();
+    let runtime = roles::runtime(false);
     let _inside = runtime.enter();
     let server = Server::new(ServerOptions {
         task: PS,
@@ -107,7 +107,7 @@ pub(crate) fn serve() {
 /// The role of a worker: answers questions about the variables of the ps at `address`.
 pub(crate) fn answer(index: u32, address: &str, way: &str) {
     let consistency = if way == RELAXED { Consistency::Relaxed } else { Consistency::Atomic };
-    roles::runtime().block_on(async {
+    roles::runtime(true).block_on(async {
         let variables = connect(index, address, way);
         for asked in roles::asked() {
             let (size, seconds) = (asked.size, asked.seconds);

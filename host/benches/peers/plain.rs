@@ -107,7 +107,7 @@ impl variables_server::Variables for Plain {
 
 /// The role of a server.
 pub(crate) fn serve() {
-    let runtime = roles::runtime();
+    let runtime = roles::runtime(false);
     runtime.block_on(async {
         let plain = Plain(Bytes::from(vec![0; VALUE_BYTES_MAX]));
         roles::say(plain_server::serve(variables_server::VariablesServer::new(plain)).await);
@@ -117,7 +117,7 @@ pub(crate) fn serve() {
 
 /// The role of a client.
 pub(crate) fn answer(address: &str) {
-    roles::runtime().block_on(async {
+    roles::runtime(true).block_on(async {
         let channel = plain_server::channel(address);
         let all = Bytes::from(vec![1; VALUE_BYTES_MAX]);
         for asked in roles::asked() {

@@ -74,7 +74,7 @@ impl cluster_server::Cluster for Plain {
 
 /// The role of the first task.
 pub(crate) fn lead(tasks: usize, rounds: usize) {
-    roles::runtime().block_on(async {
+    roles::runtime(true).block_on(async {
         let service = cluster_server::ClusterServer::new(Plain { size: tasks, waiting: Arc::default() });
         let address = plain_server::serve(service).await;
         roles::say(&address);
@@ -85,7 +85,7 @@ pub(crate) fn lead(tasks: usize, rounds: usize) {
 
 /// The role of every other.
 pub(crate) fn follow(rounds: usize, address: &str) {
-    roles::runtime().block_on(meet(rounds, address));
+    roles::runtime(true).block_on(meet(rounds, address));
     roles::wait();
 }
 

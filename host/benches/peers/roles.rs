@@ -2,6 +2,7 @@
 
 use crate::lane::{ANSWER, Process, median};
 use crate::{barrier, host, plain, plain_barrier};
+use dchost::coordinator::run::control_threads;
 use std::fmt::Display;
 use std::io::BufRead as _;
 use std::process::Command;
@@ -68,9 +69,10 @@ pub(crate) fn meet(leader: &[&str], followers: impl Fn(&str) -> Vec<Vec<String>>
     Some(median(&mut samples))
 }
 
-/// A runtime as dchost has for its connections.
-pub(crate) fn runtime() -> Runtime {
-    Builder::new_multi_thread().enable_all().build().expect("the system gives threads")
+/// A runtime as dchost has for its connections, beside guests or where it only serves.
+pub(crate) fn runtime(with_guests: bool) -> Runtime {
+    let threads = control_threads(with_guests);
+    Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("the system gives threads")
 }
 
 /// Says an answer.

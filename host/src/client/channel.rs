@@ -86,6 +86,8 @@ pub struct Connections {
     made: Arc<Mutex<HashMap<(Task, Lane), Channel>>>,
     direct: Arc<Mutex<HashMap<Task, Direct>>>,
     only_grpc: bool,
+    /// Where calls are made, where that isn't the control runtime.
+    callers: Option<Handle>,
     resolver: Resolver,
 }
 
@@ -100,7 +102,14 @@ impl Connections {
         Connections { only_grpc: true, ..self }
     }
 
+    /// Has the runtime on which calls are made watch the direct connections: an answer then wakes its caller, and no other thread
+    /// before. It needs sockets and timers.
+    pub fn called_on(self, callers: Handle) -> Self {
+        Connections { callers: Some(callers), ..self }
+    }
+
     fn direct(&self, task: Task, address: &str, runtime: &Handle) -> Option<Direct> {
+        let runtime = self.callers.as_ref().unwrap_or(runtime);
         let new = || Direct::new(address, self.resolver.clone(), runtime.clone());
         (!self.only_grpc).then(|| lock(&self.direct).entry(task).or_insert_with(new).clone())
     }

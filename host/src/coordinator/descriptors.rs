@@ -3,7 +3,7 @@
 use rustix::process::{Resource, getrlimit, setrlimit};
 
 /// Raises the limit on open files (`ulimit -n`) to what the system allows this process, usually from 1024: each task of a
-/// cluster keeps three connections. Processes started from here inherit it.
+/// cluster keeps up to five connections. Processes started from here inherit it.
 ///
 /// Where that fails all goes on with the limit as it is.
 pub fn raise() {

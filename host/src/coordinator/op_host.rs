@@ -392,7 +392,7 @@ impl Running {
             // As its caller: in the caller's name it may be the first of the client on a server.
             client_use: self.opening.client_use,
             leader: *leader,
-            connections: Connections::default(),
+            connections: Connections::default().called_on(self.options.guests.clone()),
             runtime: control.clone(),
             connect_timeout: self.options.connect_timeout,
             rejoin_timeout: self.options.rejoin_timeout,

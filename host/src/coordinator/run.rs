@@ -120,6 +120,13 @@ impl From<Outcome> for Report {
     }
 }
 
+/// Threads for the connections of a process: beside guests half as many as there are cores, for each wakes the others in vain
+/// where messages are small; all where it only serves.
+pub fn control_threads(with_guests: bool) -> usize {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if with_guests { (cores / 2).max(1) } else { cores }
+}
+
 /// Runs this process's task to its end.
 ///
 /// Blocks the thread and starts its own runtimes, so that the thread must not be one that polls futures. On a thread of a
@@ -143,6 +150,7 @@ pub fn run(options: RunOptions) -> Report {
     // A server runs ops of others, as many at a time as there are cores.
     let guests = if resolved.plan.server.is_some() { usize::MAX } else { runs.len() };
     let mut control = Builder::new_multi_thread();
+    control.worker_threads(control_threads(!runs.is_empty()));
     let control = control.thread_name("control").on_thread_start(mark_thread).enable_all().build();
     let (control, guests) = match control.and_then(|control| Ok((control, Guests::start(guests)?))) {
         Ok(runtimes) => runtimes,

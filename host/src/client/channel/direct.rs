@@ -86,7 +86,7 @@ impl Direct {
             state.open += 1;
             Connection { halves: None, home: self.clone(), whole: false }
         };
-        // Its socket belongs to the control runtime, whoever uses it.
+        // Its socket belongs to that runtime, whoever uses it.
         let dialled = self.0.runtime.spawn(dial(self.0.address.clone(), self.0.resolver.clone())).await;
         match dialled.unwrap_or_else(|error| Err(io::Error::other(error))) {
             Ok(stream) => {

@@ -185,7 +185,7 @@ impl Process {
             caller,
             client_use,
             leader: self.resolved.plan.leader,
-            connections: connections.clone(),
+            connections: connections.clone().called_on(self.guests.handle()),
             runtime: Handle::current(),
             connect_timeout: self.resolved.connect_timeout,
             rejoin_timeout: self.resolved.rejoin_timeout,
