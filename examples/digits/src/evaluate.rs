@@ -17,7 +17,7 @@ pub(crate) fn run(ctx: &WorkerContext, options: &Options, held_out: &Images) -> 
     while !ctx.training_ended() {
         let (parameters, step) = shared.pull(ctx)?;
         if evaluated != Some(step) {
-            let accuracy = parameters.accuracy(held_out);
+            let accuracy = parameters.accuracy(held_out)?;
             let note = format!("step {step}: accuracy {:.1} %", accuracy * 100.0);
             ctx.scalar("accuracy", step, accuracy);
             ctx.progress(step, None, &note);
@@ -32,7 +32,7 @@ pub(crate) fn run(ctx: &WorkerContext, options: &Options, held_out: &Images) -> 
 /// Measures, keeps and prints the accuracy of the parameters as they are at the end.
 pub(crate) fn report(ctx: &WorkerContext, shared: &Shared, held_out: &Images) -> Result<f64> {
     let (parameters, step) = shared.pull(ctx)?;
-    let accuracy = parameters.accuracy(held_out);
+    let accuracy = parameters.accuracy(held_out)?;
     ctx.scalar("accuracy", step, accuracy);
     println!("held-out accuracy {:.1} %", accuracy * 100.0);
     Ok(accuracy)

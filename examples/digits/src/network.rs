@@ -1,13 +1,12 @@
 //! The network: 64 pixels, one hidden layer of `tanh` units, ten digits; softmax and cross-entropy. Forward and backward.
 //!
-//! Pure numbers, no cluster. Every matrix is stored so that its rows are as long as the hidden layer: then all the work
-//! is [`add_scaled`] and [`dot`] over such rows, which `kernels` unrolls for SIMD.
-
-mod kernels;
+//! Pure numbers, no cluster. A batch is computed as a whole: its work is five products of matrices, which the SDK has the host
+//! compute where they are large enough.
 
 use crate::data::{CLASSES, Images, PIXELS};
 use crate::random::Random;
-use kernels::{add_scaled, dot};
+use dchost_guest::Result;
+use dchost_guest::linalg::Matmul;
 
 /// Weights and biases, or a gradient with respect to them. Row-major.
 #[derive(Clone, Debug, PartialEq)]
@@ -79,72 +78,66 @@ impl Parameters {
         self.hidden_biases.len()
     }
 
-    /// The hidden units of one image.
-    fn activate(&self, image: &[f32], units: &mut [f32]) {
-        units.copy_from_slice(&self.hidden_biases);
-        for (&pixel, weights) in image.iter().zip(self.hidden_weights.chunks_exact(self.hidden())) {
-            add_scaled(units, pixel, weights);
-        }
-        for unit in units {
-            *unit = unit.tanh();
-        }
+    /// The hidden units of each image, `[images, hidden]`.
+    fn activate(&self, images: &Images) -> Result<Vec<f32>> {
+        let mut units = self.hidden_biases.repeat(images.len());
+        let product = Matmul::new(images.len(), PIXELS, self.hidden()).beta(1.0);
+        product.run(&images.pixels, &self.hidden_weights, &mut units)?;
+        units.iter_mut().for_each(|unit| *unit = unit.tanh());
+        Ok(units)
     }
 
-    /// The score of each digit.
-    fn scores(&self, units: &[f32]) -> [f32; CLASSES] {
-        let mut scores = [0.0; CLASSES];
-        let rows = self.output_weights.chunks_exact(self.hidden());
-        for ((score, weights), bias) in scores.iter_mut().zip(rows).zip(&self.output_biases) {
-            *score = dot(units, weights) + bias;
-        }
-        scores
+    /// The score of each digit for each image, `[images, CLASSES]`.
+    fn scores(&self, units: &[f32], images: usize) -> Result<Vec<f32>> {
+        let mut scores = self.output_biases.repeat(images);
+        let product = Matmul::new(images, self.hidden(), CLASSES).transpose_b().beta(1.0);
+        product.run(units, &self.output_weights, &mut scores)?;
+        Ok(scores)
     }
 
     /// The mean cross-entropy of the images, and its gradient with respect to the parameters.
-    pub(crate) fn loss_and_gradient(&self, images: &Images) -> (f32, Parameters) {
-        let hidden = self.hidden();
-        let share = 1.0 / images.len() as f32;
-        let mut gradient = Parameters::zeros(hidden);
+    pub(crate) fn loss_and_gradient(&self, images: &Images) -> Result<(f32, Parameters)> {
+        let (count, hidden) = (images.len(), self.hidden());
+        let units = self.activate(images)?;
+        let mut errors = self.scores(&units, count)?;
+        let share = 1.0 / count as f32;
         let mut loss = 0.0;
-        let mut units = vec![0.0; hidden];
-        let mut delta = vec![0.0; hidden];
-        for (image, &label) in images.pixels.chunks_exact(PIXELS).zip(&images.labels) {
-            self.activate(image, &mut units);
-            let mut errors = softmax(self.scores(&units));
+        for (errors, &label) in errors.as_chunks_mut::<CLASSES>().0.iter_mut().zip(&images.labels) {
+            *errors = softmax(*errors);
             // A probability that rounds to zero would make the loss infinite and hide how training goes.
             loss -= errors[usize::from(label)].max(f32::MIN_POSITIVE).ln();
             errors[usize::from(label)] -= 1.0;
-
-            delta.fill(0.0);
-            let rows = self.output_weights.chunks_exact(hidden).zip(gradient.output_weights.chunks_exact_mut(hidden));
-            for ((error, (weights, changes)), bias) in errors.iter().zip(rows).zip(&mut gradient.output_biases) {
-                let error = error * share;
-                *bias += error;
-                add_scaled(changes, error, &units);
-                add_scaled(&mut delta, error, weights);
-            }
-            for ((delta, unit), bias) in delta.iter_mut().zip(&units).zip(&mut gradient.hidden_biases) {
-                *delta *= 1.0 - unit * unit;
-                *bias += *delta;
-            }
-            for (&pixel, changes) in image.iter().zip(gradient.hidden_weights.chunks_exact_mut(hidden)) {
-                add_scaled(changes, pixel, &delta);
-            }
+            errors.iter_mut().for_each(|error| *error *= share);
         }
-        (loss * share, gradient)
+        let mut delta = vec![0.0; count * hidden];
+        Matmul::new(count, CLASSES, hidden).run(&errors, &self.output_weights, &mut delta)?;
+        delta.iter_mut().zip(&units).for_each(|(delta, unit)| *delta *= 1.0 - unit * unit);
+
+        let mut gradient = Parameters::zeros(hidden);
+        let by_image = |rows, columns| Matmul::new(rows, count, columns).transpose_a();
+        by_image(PIXELS, hidden).run(&images.pixels, &delta, &mut gradient.hidden_weights)?;
+        by_image(CLASSES, hidden).run(&errors, &units, &mut gradient.output_weights)?;
+        add_rows(&mut gradient.hidden_biases, &delta);
+        add_rows(&mut gradient.output_biases, &errors);
+        Ok((loss * share, gradient))
     }
 
     /// The part of the images whose digit has the highest score, from 0 to 1.
-    pub(crate) fn accuracy(&self, images: &Images) -> f64 {
-        let mut units = vec![0.0; self.hidden()];
+    pub(crate) fn accuracy(&self, images: &Images) -> Result<f64> {
+        let scores = self.scores(&self.activate(images)?, images.len())?;
         let mut right = 0_u32;
-        for (image, &label) in images.pixels.chunks_exact(PIXELS).zip(&images.labels) {
-            self.activate(image, &mut units);
-            let scores = self.scores(&units);
+        for (scores, &label) in scores.as_chunks::<CLASSES>().0.iter().zip(&images.labels) {
             let best = (0..CLASSES).fold(0, |best, digit| if scores[digit] > scores[best] { digit } else { best });
             right += u32::from(best == usize::from(label));
         }
-        f64::from(right) / images.len() as f64
+        Ok(f64::from(right) / images.len() as f64)
+    }
+}
+
+/// Adds each row of a matrix.
+fn add_rows(sums: &mut [f32], rows: &[f32]) {
+    for row in rows.chunks_exact(sums.len()) {
+        sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
     }
 }
 
@@ -178,7 +171,7 @@ mod tests {
         for hidden in [3, 40] {
             let images = noise(7, &mut random);
             let parameters = Parameters::random(hidden, &mut random);
-            let (_, gradient) = parameters.loss_and_gradient(&images);
+            let (_, gradient) = parameters.loss_and_gradient(&images).unwrap();
             for tensor in 0..4 {
                 let len = gradient.tensors()[tensor].len();
                 let direction: Vec<f32> = (0..len).map(|_| random.uniform(1.0)).collect();
@@ -190,7 +183,7 @@ mod tests {
                     for (value, change) in moved.tensors_mut()[tensor].iter_mut().zip(&direction) {
                         *value += scale * change;
                     }
-                    f64::from(moved.loss_and_gradient(&images).0)
+                    f64::from(moved.loss_and_gradient(&images).unwrap().0)
                 };
                 let slope = (moved(step) - moved(-step)) / f64::from(2.0 * step);
                 let along: f64 = gradient.tensors()[tensor].iter().zip(&direction).map(|(a, b)| f64::from(a * b)).sum();
@@ -208,8 +201,9 @@ mod tests {
         let mut random = Random::new(5, 0);
         let images = noise(4, &mut random);
         let parameters = Parameters::random(8, &mut random);
-        let (loss, whole) = parameters.loss_and_gradient(&images);
-        let single: Vec<_> = (0..4).map(|index| parameters.loss_and_gradient(&images.batch(&[index]))).collect();
+        let (loss, whole) = parameters.loss_and_gradient(&images).unwrap();
+        let single: Vec<_> =
+            (0..4).map(|index| parameters.loss_and_gradient(&images.batch(&[index])).unwrap()).collect();
         let mean = single.iter().map(|(loss, _)| loss).sum::<f32>() / 4.0;
         assert!((loss - mean).abs() < 1e-5, "{loss} {mean}");
         for (index, value) in whole.hidden_weights.iter().enumerate() {
@@ -232,6 +226,6 @@ mod tests {
         let mut parameters = Parameters::zeros(2);
         parameters.output_biases[6] = 1.0;
         let images = Images { pixels: vec![0.0; 4 * PIXELS], labels: vec![6, 1, 6, 6] };
-        assert_eq!(parameters.accuracy(&images), 0.75);
+        assert_eq!(parameters.accuracy(&images).unwrap(), 0.75);
     }
 }

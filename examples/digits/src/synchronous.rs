@@ -37,7 +37,7 @@ pub(crate) fn train(
     let began = Instant::now();
     let (mut now, mut steps) = shared.pull(ctx)?;
     while steps < total {
-        let (loss, gradient) = now.loss_and_gradient(&order.next(options.batch, &mut random));
+        let (loss, gradient) = now.loss_and_gradient(&order.next(options.batch, &mut random))?;
         loss_sum += f64::from(loss);
         losses += 1;
         let before = steps;

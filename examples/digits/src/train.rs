@@ -53,7 +53,7 @@ fn train(ctx: &WorkerContext, options: &Options, shared: &Shared, images: &Image
         let mut steps = 0;
         for (index, batch) in order.chunks(options.batch).enumerate() {
             let (parameters, before) = exchange.pull()?;
-            let (loss, mut change) = parameters.loss_and_gradient(&images.batch(batch));
+            let (loss, mut change) = parameters.loss_and_gradient(&images.batch(batch))?;
             // Large steps first to get near, small ones in the end to settle.
             let left = (total - (epoch * batches + index)) as f32 / total as f32;
             change.scale(options.learning_rate * left);
