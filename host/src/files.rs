@@ -152,13 +152,18 @@ impl Output<'_> {
     }
 }
 
+/// A path beside `path` for what is being written. Drawn: after a process that was killed, the next one may have the same id, as the
+/// first of a container has.
+fn begun_beside(path: &Path) -> PathBuf {
+    path.with_file_name(format!("{:016x}{BEGUN}", rand::random::<u64>()))
+}
+
 /// A file that is being written. It is removed unless it gets its name.
 struct Begun(PathBuf);
 
 impl Begun {
     fn new(path: &Path, mode: u32) -> io::Result<(Begun, File)> {
-        // Drawn: after a process that was killed, the next one may have the same id, as the first of a container has.
-        let begun = path.with_file_name(format!("{:016x}{BEGUN}", rand::random::<u64>()));
+        let begun = begun_beside(path);
         let file = OpenOptions::new().write(true).create_new(true).mode(mode).open(&begun)?;
         Ok((Begun(begun), file))
     }

@@ -1,6 +1,6 @@
 //! Directories that are there whole or not at all.
 
-use super::{BEGUN, ReadError, check_file, kind};
+use super::{ReadError, begun_beside, check_file, kind};
 use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -34,7 +34,7 @@ impl Dir {
 }
 
 /// A directory that is being written: beside its place, and then renamed. It is removed unless it gets its name; only a process
-/// that is killed leaves one, whose name is drawn and ends in [`BEGUN`].
+/// that is killed leaves one, whose name is drawn and ends in [`BEGUN`](super::BEGUN).
 #[derive(Debug)]
 pub struct OutputDir {
     place: PathBuf,
@@ -60,7 +60,7 @@ impl OutputDir {
         if place.file_name().is_none() {
             return Err(io::Error::other("it has no name that a directory could take"));
         }
-        let begun = place.with_file_name(format!("{:016x}{BEGUN}", rand::random::<u64>()));
+        let begun = begun_beside(&place);
         fs::create_dir(&begun)?;
         Ok(OutputDir { place, begun })
     }
@@ -74,7 +74,7 @@ impl OutputDir {
     /// removed; on a file system that can't exchange names, there is a moment without either.
     ///
     /// # Errors
-    /// What the system says. What was there stays then.
+    /// What the system says. What was there stays then, unless all that failed is to make the new name last.
     pub fn finish(self) -> io::Result<()> {
         sync_dir(&self.begun)?;
         let rename = |flags| renameat_with(CWD, &self.begun, CWD, &self.place, flags).map_err(io::Error::from);
@@ -83,15 +83,7 @@ impl OutputDir {
         if fs::symlink_metadata(&self.place).is_ok() {
             match rename(RenameFlags::EXCHANGE) {
                 Ok(()) => {}
-                Err(error) if unable(&error) => {
-                    let old = self.begun.with_extension("old").with_extension(&BEGUN[1..]);
-                    fs::rename(&self.place, &old)?;
-                    if let Err(error) = fs::rename(&self.begun, &self.place) {
-                        fs::rename(&old, &self.place)?;
-                        return Err(error);
-                    }
-                    fs::rename(&old, &self.begun)?;
-                }
+                Err(error) if unable(&error) => replace_in_turn(&self.begun, &self.place)?,
                 Err(error) => return Err(error),
             }
         } else {
@@ -106,6 +98,17 @@ impl OutputDir {
         drop(self);
         parent.map_or(Ok(()), |parent| sync_dir(&parent))
     }
+}
+
+/// Gives `begun` the name `place`, and what was there the name `begun`, one after the other.
+fn replace_in_turn(begun: &Path, place: &Path) -> io::Result<()> {
+    let old = begun_beside(place);
+    fs::rename(place, &old)?;
+    if let Err(error) = fs::rename(begun, place) {
+        fs::rename(&old, place)?;
+        return Err(error);
+    }
+    fs::rename(&old, begun)
 }
 
 fn sync_dir(path: &Path) -> io::Result<()> {
@@ -155,6 +158,22 @@ mod tests {
         fs::create_dir(&path).unwrap();
         write(&path, "three").finish().unwrap();
         assert_eq!(text(), "three");
+    }
+
+    #[test]
+    fn a_directory_is_replaced_where_names_can_not_be_exchanged() {
+        let base = tempfile::tempdir().unwrap();
+        let (begun, place) = (base.path().join("begun"), base.path().join("d"));
+        for (dir, text) in [(&begun, "new"), (&place, "old")] {
+            fs::create_dir(dir).unwrap();
+            fs::write(dir.join("a"), text).unwrap();
+        }
+        let text = |dir: &Path| fs::read_to_string(dir.join("a")).unwrap();
+        replace_in_turn(&begun, &place).unwrap();
+        assert_eq!((text(&place).as_str(), text(&begun).as_str()), ("new", "old"));
+        fs::remove_dir_all(&begun).unwrap();
+        assert!(replace_in_turn(&begun, &place).is_err());
+        assert_eq!((text(&place).as_str(), names(base.path())), ("new", vec!["d".to_owned()]), "it is put back");
     }
 
     #[test]
