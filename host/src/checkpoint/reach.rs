@@ -12,6 +12,7 @@ use crate::error::{Error, ErrorCode};
 use crate::ids::{Caller, RunId};
 use crate::status::TaskStatus;
 use tokio::runtime::Handle;
+use tokio_util::task::AbortOnDropHandle;
 
 /// A cluster, as far as it answers.
 pub(super) struct Reached {
@@ -29,7 +30,10 @@ impl Reached {
     /// evaluator's variables are those of its own run.
     ///
     /// # Errors
-    /// [`CheckpointError::NotReached`].
+    /// [`CheckpointError::NotReached`]; [`CheckpointError::Task`]: an address is no `host:port`.
+    ///
+    /// # Cancel safety
+    /// Asking has no effect.
     pub(super) async fn new(options: &CheckpointOptions) -> Result<Self, CheckpointError> {
         let CheckpointOptions { address, container, connect_timeout, .. } = options;
         let run_id = RunId::draw(&mut rand::rng());
@@ -106,6 +110,9 @@ impl Reached {
     ///
     /// # Errors
     /// The first in that order, after all have answered.
+    ///
+    /// # Cancel safety
+    /// Dropping it gives all calls up.
     pub(super) async fn ask<T, A, Fut>(
         &self,
         tasks: impl IntoIterator<Item = (Task, A)>,
@@ -115,8 +122,8 @@ impl Reached {
         T: Send + 'static,
         Fut: Future<Output = Result<T, Error>> + Send + 'static,
     {
-        let asked = tasks.into_iter().map(|(task, with)| (task, tokio::spawn(call(self.variables(task), with))));
-        let asked: Vec<_> = asked.collect();
+        let ask = |(task, with)| (task, AbortOnDropHandle::new(tokio::spawn(call(self.variables(task), with))));
+        let asked: Vec<_> = tasks.into_iter().map(ask).collect();
         let mut answers = Vec::with_capacity(asked.len());
         for (task, answer) in asked {
             let answer = answer
@@ -128,6 +135,9 @@ impl Reached {
     }
 
     /// Ends the sessions.
+    ///
+    /// # Cancel safety
+    /// The end goes on when the wait for it is dropped.
     pub(super) async fn close(self) {
         self.peers.close().await;
     }

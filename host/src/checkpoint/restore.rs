@@ -129,7 +129,8 @@ enum Place {
 /// initialize it.
 ///
 /// # Errors
-/// `invalid-argument` naming the variable: it is of another type where it would be, or two would be the same.
+/// `invalid-argument` naming the variable: it is of another type where it would be, or two would be the same;
+/// [`CheckpointError::Refused`]: the cluster has nobody to hold variables.
 fn plan(entries: &[Entry], cluster: &ClusterSpec, held: &[(Task, Vec<Saved>)]) -> Result<Plan, CheckpointError> {
     let mut by_name: HashMap<&str, Vec<(Task, &Saved)>> = HashMap::new();
     for (task, saved) in held {
@@ -181,6 +182,9 @@ fn plan(entries: &[Entry], cluster: &ClusterSpec, held: &[(Task, Vec<Saved>)]) -
 }
 
 /// Where a variable lies that isn't placed on a task.
+///
+/// # Errors
+/// [`CheckpointError::Refused`]: the cluster has nobody to hold it.
 fn place(entry: &Entry, cluster: &ClusterSpec, ps: &[Task], held: &[(Task, &Saved)]) -> Result<Place, CheckpointError> {
     // The program has initialized it, and knows better.
     if let Some(shard) = held.iter().find_map(|(_, saved)| saved.variable.shard.as_ref()) {
@@ -207,6 +211,9 @@ fn place(entry: &Entry, cluster: &ClusterSpec, ps: &[Task], held: &[(Task, &Save
 }
 
 /// Refuses a variable that its task holds otherwise, before anything is sent; the task would.
+///
+/// # Errors
+/// `invalid-argument` naming task and variable.
 fn check_held(task: Task, held: &VariableRef, wanted: &VariableRef) -> Result<(), Error> {
     let name = &*held.name;
     let (here, ours) = (held.whole_type(), wanted.whole_type());

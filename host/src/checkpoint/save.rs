@@ -51,7 +51,8 @@ pub struct SaveReport {
 /// Every one of [`CheckpointError`]. What was in the directory stays then.
 ///
 /// # Cancel safety
-/// Dropping it gives the checkpoint up, and what was in the directory stays.
+/// Dropping it gives the checkpoint up, and what was in the directory stays; once all of it has come, it
+/// may still take the directory's name.
 pub async fn save(options: &CheckpointOptions) -> Result<SaveReport, CheckpointError> {
     check_place(&options.dir)?;
     let reached = Reached::new(options).await?;
@@ -130,6 +131,9 @@ struct Part {
 
 /// Makes variables of what the tasks hold, in the order in which all streams send them. `auto` tells where a whole variable would
 /// lie by itself.
+///
+/// # Errors
+/// In words, naming the variable: its parts don't make a whole, or two would have one tensor's name.
 fn put_together(lists: &[(Task, &[Saved])], auto: impl Fn(&Saved) -> Option<Task>) -> Result<Vec<Whole>, String> {
     type Held<'a> = Vec<(usize, Task, &'a Saved)>;
     let mut held: BTreeMap<_, (Held<'_>, Held<'_>)> = BTreeMap::new();
@@ -180,6 +184,9 @@ fn size(saved: &Saved) -> usize {
 }
 
 /// Makes a variable of its parts.
+///
+/// # Errors
+/// In words: they are of several variables, overlap, or one is missing.
 fn joined(name: &str, parts: &[(usize, Task, &Saved)]) -> Result<Whole, String> {
     let whole_type = parts[0].2.variable.whole_type();
     let map = parts.iter().find_map(|(_, _, saved)| saved.variable.shard.as_ref()).map(|shard| shard.ps.clone());
@@ -243,6 +250,9 @@ fn joined(name: &str, parts: &[(usize, Task, &Saved)]) -> Result<Whole, String> 
 }
 
 /// What an optimizer keeps beside the whole: of the fewest steps that a part has made. A part that has made none yet has zeros.
+///
+/// # Errors
+/// In words: parts have the slots of several methods.
 fn joined_slots(name: &str, parts: &[(usize, &Saved)]) -> Result<Option<SlotState>, String> {
     let mut joined: Option<SlotState> = None;
     for (_, saved) in parts {
@@ -264,6 +274,9 @@ fn joined_slots(name: &str, parts: &[(usize, &Saved)]) -> Result<Option<SlotStat
 }
 
 /// Sends all tensors to the writer, part by part as they come. Ends early where the writer takes no more.
+///
+/// # Errors
+/// [`CheckpointError::Task`]: a stream broke.
 async fn send(
     streams: &mut [SaveStream],
     all: &[Whole],
