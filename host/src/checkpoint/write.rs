@@ -11,7 +11,7 @@ use bytes::Bytes;
 use sha2::{Digest as _, Sha256};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tokio::sync::mpsc;
 
 /// Which tensors stand in a file, in order.
@@ -73,19 +73,22 @@ pub(super) fn plan(entries: &mut [Entry], file_bytes_max: u64) -> Vec<FilePlan> 
     files
 }
 
-/// Refuses a directory whose content isn't all a checkpoint's: it would go with the former one.
+/// Refuses a directory whose content isn't all a checkpoint's: it would go with the former one. Other tools name files as a checkpoint
+/// does, so that one without a manifest is none.
 ///
 /// # Errors
-/// What else is there; it can't be read.
+/// What else is there, or that the manifest isn't; it can't be read.
 pub(super) fn check_place(dir: &Path) -> Result<(), CheckpointError> {
     let entries = match fs::read_dir(dir) {
         Ok(entries) => entries,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(CheckpointError::writing(dir, error)),
     };
+    let mut is_empty = true;
     for entry in entries {
         let entry = entry.map_err(|error| CheckpointError::reading(dir, error))?;
         let name = entry.file_name();
+        is_empty = false;
         if name.to_str().is_none_or(|name| !is_ours(name)) {
             return Err(CheckpointError::Refused(format!(
                 "`{}` has `{}` in it, which is no part of a checkpoint and would be lost; give a directory of its own",
@@ -93,6 +96,13 @@ pub(super) fn check_place(dir: &Path) -> Result<(), CheckpointError> {
                 shown(&name.to_string_lossy())
             )));
         }
+    }
+    // Looked up anew: another save may have replaced what was listed.
+    if !is_empty && fs::symlink_metadata(dir.join(MANIFEST)).is_err() {
+        return Err(CheckpointError::Refused(format!(
+            "`{}` has files in it, but no {MANIFEST}: it is no checkpoint, and would be lost; give a directory of its own",
+            shown_path(dir)
+        )));
     }
     Ok(())
 }
@@ -131,7 +141,7 @@ pub(super) fn write_files(
 
 /// A file on its way.
 struct Writing {
-    path: std::path::PathBuf,
+    path: PathBuf,
     name: String,
     file: File,
     sha256: Sha256,
@@ -169,7 +179,7 @@ impl Writing {
 /// Writes the manifest, and gives the directory its name. Blocks.
 ///
 /// # Errors
-/// The system says no. What had the name before stays.
+/// The system says no; those of [`check_place`]. What had the name before stays.
 pub(super) fn finish(dir: OutputDir, place: &Path, manifest: &Manifest) -> Result<(), CheckpointError> {
     let path = dir.path().join(MANIFEST);
     let written = manifest.to_json().map_err(Into::into).and_then(|json| {
@@ -178,6 +188,8 @@ pub(super) fn finish(dir: OutputDir, place: &Path, manifest: &Manifest) -> Resul
         file.sync_all()
     });
     written.map_err(|error| CheckpointError::writing(&path, error))?;
+    // Again: to write all may have taken long enough for somebody to put something there.
+    check_place(place)?;
     dir.finish().map_err(|error| CheckpointError::writing(place, error))
 }
 
@@ -243,10 +255,15 @@ mod tests {
         assert!(check_place(&dir).is_ok());
         fs::create_dir(&dir).unwrap();
         assert!(check_place(&dir).is_ok());
+        fs::write(dir.join(file_name("model-", 1, 2)), "").unwrap();
+        let error = check_place(&dir).unwrap_err();
+        assert!(matches!(&error, CheckpointError::Refused(why) if why.contains("no manifest.json")), "{error}");
         fs::write(dir.join(MANIFEST), "").unwrap();
-        fs::write(dir.join(file_name("slots-", 0, 1)), "").unwrap();
         assert!(check_place(&dir).is_ok());
+        let begun = OutputDir::new(&dir).unwrap();
         fs::write(dir.join("notes.txt"), "").unwrap();
+        let error = finish(begun, &dir, &Manifest::new("default", Vec::new(), &[])).unwrap_err();
+        assert!(matches!(&error, CheckpointError::Refused(why) if why.contains("`notes.txt`")), "{error}");
         let error = check_place(&dir).unwrap_err();
         assert!(matches!(&error, CheckpointError::Refused(why) if why.contains("`notes.txt`")), "{error}");
         assert!(matches!(check_place(&dir.join("notes.txt")), Err(CheckpointError::Files { .. })));
