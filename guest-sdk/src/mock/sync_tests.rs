@@ -71,7 +71,7 @@ fn who_is_late_is_answered_and_who_is_stale_is_told() {
     run.unwrap();
 }
 
-/// A worker that fails ends the waits of the others; with a backup nobody waits for it.
+/// One of three workers ends without a gradient: with a backup nobody waits for it.
 #[test]
 fn a_backup_worker_lets_the_others_go_on() {
     let cluster = MockCluster::builder().workers(3).build();
