@@ -1,7 +1,7 @@
-//! Another task's variables over gRPC.
+//! Another task's variables, by direct connections or gRPC.
 //!
-//! A value is copied from the caller's memory chunk by chunk, as the connection takes them, so that a call never holds a second
-//! copy of what it sends. What it receives goes into one piece of memory, that of a value that was given up where there is one.
+//! By gRPC a value is copied from the caller's memory chunk by chunk, as the connection takes them, so that a call never holds a
+//! second copy of what it sends. What it receives goes into one piece of memory, that of a value that was given up where there is one.
 
 mod cache;
 mod direct;
