@@ -57,7 +57,6 @@ pub use spare::Spare;
 pub use staging::{STAGING, Staging};
 pub use store::{CONTAINERS_MAX, Store, StoreOptions, VariableStatus};
 
-use crate::error::{Error, ErrorCode};
 use crate::sync::lock;
 use crate::tensor::TensorType;
 
@@ -113,11 +112,6 @@ impl VariableRef {
 /// The type of the variable that a value of type `ty` is a part of, if it is one.
 pub fn whole_type(ty: &TensorType, shard: Option<&Shard>) -> TensorType {
     shard.map_or_else(|| ty.clone(), |shard| ty.with_rows(shard.whole_rows))
-}
-
-/// The error of a call that dchost doesn't serve yet, and what to do instead.
-pub fn unserved(what: &str, instead: &str) -> Error {
-    Error::new(ErrorCode::Unimplemented, format!("{what} is not served by this dchost: {instead}")).with_names([what])
 }
 
 /// Values from this size on are dropped on a thread of their own: giving memory back takes the system about 0.1 s for

@@ -6,7 +6,6 @@ use crate::handles::{
     Variables, WriteOptions,
 };
 use crate::tensor::{Tensor, TensorView};
-use crate::variables::unserved;
 use bytes::Bytes;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -121,14 +120,18 @@ impl Variables for FakeVariables {
         _gradients: Vec<Gradient<'a, Variable>>,
         _options: GradientOptions,
     ) -> BoxFuture<'a, Result<Vec<Value>>> {
-        Box::pin(async { Err(unserved("apply-gradients", "this is a fake")) })
+        Box::pin(async { Err(unserved("apply-gradients")) })
     }
 
     fn gather(&self, _variable: Variable, _rows: Vec<u64>) -> BoxFuture<'_, Result<Value>> {
-        Box::pin(async { Err(unserved("gather", "this is a fake")) })
+        Box::pin(async { Err(unserved("gather")) })
     }
 
     fn scatter<'a>(&'a self, _change: RowChange<'a, Variable>) -> BoxFuture<'a, Result<()>> {
-        Box::pin(async { Err(unserved("scatter", "this is a fake")) })
+        Box::pin(async { Err(unserved("scatter")) })
     }
+}
+
+fn unserved(what: &str) -> Error {
+    Error::new(ErrorCode::Unimplemented, format!("{what} is not served by a fake"))
 }

@@ -1,6 +1,7 @@
 //! Relaxed updates: each piece once, whatever breaks; what is given up is told. Relaxed reads: each piece as it is then.
 
 use super::*;
+use crate::error::ErrorCode;
 use crate::ids::RunId;
 use proptest::prelude::*;
 use std::sync::Arc;

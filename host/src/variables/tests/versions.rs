@@ -1,6 +1,7 @@
 //! Waits for versions: woken by every write, ended by what ends the variable, and never asleep past a write.
 
 use super::*;
+use crate::error::ErrorCode;
 use crate::ids::{Attempt, Incarnation};
 use std::time::Duration;
 
