@@ -18,6 +18,7 @@ use link::{Backoff, Link, Opened};
 use resolver::Resolver;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::future::pending;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -38,6 +39,9 @@ pub mod resolver;
 /// Most tries of one call. With pauses of up to half a second this is over an hour, more than a sensible rejoin timeout; it
 /// ends calls that break every time after a while, because of what they send for instance.
 const TRIES_MAX: u32 = 10_000;
+
+/// How long a call on a direct connection outlasts its session: a server that ends the session still says why, or what was done.
+const LAST_ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Which connection to a task a call takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -233,16 +237,18 @@ impl Peers {
         let mut failing_since: Option<Instant> = None;
         let mut tries = 0;
         loop {
-            let Opened { incarnation: expected, direct } = shared.session(&peer).await?;
+            let (Opened { incarnation: expected, direct }, link) = shared.session(&peer).await?;
             let header = Header { caller: shared.caller(), sequence, expected: Some(expected) };
             let channel = shared.channel(&peer, lane)?;
             let direct = direct && lane == Lane::Bulk;
             let direct = if direct { shared.connections.direct(task, &peer.address, &shared.runtime) } else { None };
+            let silent = async { if direct.is_some() { shared.silent(link).await } else { pending().await } };
             let started = Instant::now();
             let outcome = tokio::select! {
                 biased;
                 () = shared.closing.cancelled() => return Err(shared.closed()),
-                outcome = call(Try { channel, direct, header: (&header).into() }) => outcome,
+                outcome = call(Try { channel, direct: direct.clone(), header: (&header).into() }) => outcome,
+                () = silent => Err(Status::unavailable("its session broke, and no answer came")),
             };
             let status = match outcome {
                 Ok(value) => return Ok(value),
@@ -340,17 +346,30 @@ impl Shared {
     }
 
     /// Waits until the run has a session on the task; begins a link where there is none.
-    async fn session(self: &Arc<Self>, peer: &Arc<Peer>) -> Result<Opened> {
+    async fn session(self: &Arc<Self>, peer: &Arc<Peer>) -> Result<(Opened, watch::Receiver<Link>)> {
         let mut link = self.link(peer)?;
         loop {
-            match &*link.borrow_and_update() {
-                Link::Open(opened) => return Ok(*opened),
-                Link::Failed(error) => return Err(error.clone()),
+            let state = link.borrow_and_update().clone();
+            match state {
+                Link::Open(opened) => return Ok((opened, link)),
+                Link::Failed(error) => return Err(error),
                 Link::Down => {}
             }
             // A link says why before it ends, except when the run closes.
             link.changed().await.map_err(|_| self.closed())?;
         }
+    }
+
+    /// Waits until a direct connection can't be hoped to bring an answer any more. It has no pings of its own, as HTTP/2 has; those
+    /// of the session tell when a task has vanished, or is frozen.
+    async fn silent(&self, mut link: watch::Receiver<Link>) {
+        while matches!(&*link.borrow_and_update(), Link::Open(_)) {
+            if link.changed().await.is_err() {
+                // The run closes, which ends its calls.
+                return pending().await;
+            }
+        }
+        self.sleep(LAST_ANSWER_TIMEOUT).await;
     }
 
     fn link(self: &Arc<Self>, peer: &Arc<Peer>) -> Result<watch::Receiver<Link>> {

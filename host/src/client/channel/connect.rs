@@ -23,12 +23,16 @@ pub const CONNECT_TRY_TIMEOUT: Duration = Duration::from_secs(5);
 /// # Errors
 /// As [`endpoint`].
 pub fn channel(address: &str, resolver: &Resolver) -> Result<Channel> {
-    let endpoint = endpoint(address)?;
+    Ok(endpoint(address)?.connect_with_connector_lazy(connector(resolver)))
+}
+
+/// What connects to the addresses of a name, one after the other.
+pub(super) fn connector(resolver: &Resolver) -> HttpConnector<Resolver> {
     let mut connector = HttpConnector::new_with_resolver(resolver.clone());
     connector.set_nodelay(true);
     // For the addresses alone: a slow look-up shall not hide that it is one.
     connector.set_connect_timeout(Some(CONNECT_TRY_TIMEOUT));
-    Ok(endpoint.connect_with_connector_lazy(connector))
+    connector
 }
 
 /// The endpoint of a listed address, with the settings that all connections share but for those of [`channel`].

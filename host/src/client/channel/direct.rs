@@ -1,11 +1,11 @@
 //! Direct connections to one task: kept while they are used, dialled where its server takes them.
 
-use super::connect::CONNECT_TRY_TIMEOUT;
+use super::connect::{CONNECT_TRY_TIMEOUT, connector};
 use super::resolver::Resolver;
 use crate::sync::lock;
 use crate::wire::direct::{PREFACE, Reader, error_of, framed, write};
+use crate::wire::transport::KEEPALIVE_INTERVAL;
 use crate::wire::v1::{self, direct_response};
-use hyper_util::client::legacy::connect::HttpConnector;
 use std::fmt;
 use std::io;
 use std::pin::pin;
@@ -96,7 +96,8 @@ impl Direct {
             }
             Err(error) => {
                 tracing::debug!(address = self.0.address, %error, "no direct connection, calls go by gRPC");
-                lock(&self.0.state).again_at = Some(now + REFUSED_PAUSE);
+                // From now on: the try may have taken half of the pause.
+                lock(&self.0.state).again_at = Some(Instant::now() + REFUSED_PAUSE);
                 None
             }
         }
@@ -110,9 +111,10 @@ fn is_quiet((reader, writer): &Halves) -> bool {
 }
 
 async fn dial(address: String, resolver: Resolver) -> io::Result<TcpStream> {
-    let mut connector = HttpConnector::new_with_resolver(resolver);
-    connector.set_nodelay(true);
-    connector.set_connect_timeout(Some(CONNECT_TRY_TIMEOUT));
+    let mut connector = connector(&resolver);
+    // What only forwards connections forgets one on which nothing moves while a call waits.
+    connector.set_keepalive(Some(KEEPALIVE_INTERVAL));
+    connector.set_keepalive_interval(Some(KEEPALIVE_INTERVAL));
     let uri = format!("http://{address}").parse().map_err(io::Error::other)?;
     let greeted = async {
         let mut stream = connector.call(uri).await.map_err(io::Error::other)?.into_inner();

@@ -12,6 +12,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
+use tokio::sync::watch;
 
 /// A direct connection as anyone may make it.
 struct Raw {
@@ -320,5 +321,53 @@ async fn cut_connections_are_dialled_anew() {
         relay.cut_all();
         assert_eq!(push(&variables, &w, UpdateKind::Add, &[1; 4]).await.unwrap().version, version);
     }
+    ps.stop().await;
+}
+
+/// Passes connections on to a server. Nothing more passes those that are direct once `frozen` says so, and nobody closes them; the
+/// others end then.
+async fn freezing(to: SocketAddr, frozen: watch::Receiver<bool>) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+    let addr = listener.local_addr().expect("it is bound");
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let mut frozen = frozen.clone();
+            let already = *frozen.borrow_and_update();
+            tokio::spawn(async move {
+                let Ok(first) = client.read_u8().await else { return };
+                let mut server = TcpStream::connect(to).await.expect("it listens");
+                server.write_all(&[first]).await.expect("it is open");
+                tokio::select! {
+                    _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                    changed = frozen.changed(), if !already => if changed.is_ok() && first == PREFACE[0] {
+                        std::future::pending().await
+                    },
+                }
+            });
+        }
+    });
+    addr
+}
+
+/// Aim: a call doesn't wait for ever on a connection that has become silent: it goes on with the session. Method: a read waits for a
+/// version when its connection freezes and its session breaks; then the version comes.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_on_a_silent_connection_goes_on_with_its_session() {
+    let ps = Ps::default();
+    let (freeze, frozen) = watch::channel(false);
+    let addr = freezing(ps.addr, frozen).await;
+    let (variables, other, w) = (connect(addr, 1), connect(ps.addr, 2), u8s("w", 4));
+    initialize(&variables, &w, &[0; 4]).await.unwrap();
+    let waits = async {
+        let options = ReadOptions { min_version: Some(2), ..ReadOptions::default() };
+        variables.pull(vec![w.clone()], options).await
+    };
+    let goes_on = async {
+        freeze.send_replace(true);
+        push(&other, &w, UpdateKind::Add, &[1; 4]).await.unwrap();
+    };
+    let (waited, ()) =
+        tokio::time::timeout(LONG, async { tokio::join!(waits, goes_on) }).await.expect("it is answered");
+    assert_eq!(waited.unwrap()[0].version, 2);
     ps.stop().await;
 }
