@@ -40,14 +40,13 @@ pub fn framed(message: &impl prost::Message) -> BytesMut {
     buffer
 }
 
-/// The message of a failed call.
-pub fn error_message(error: &Error) -> v1::DirectResponse {
+/// What a failed call is answered with.
+pub fn error_to_direct(error: &Error) -> v1::DirectError {
     let (code, detail, message) = error_to_wire(error);
-    let error = v1::DirectError { code: code.into(), message, detail: Some(detail) };
-    v1::DirectResponse { kind: Some(v1::direct_response::Kind::Error(error)) }
+    v1::DirectError { code: code.into(), message, detail: Some(detail) }
 }
 
-/// The error of such a message.
+/// The error of such an answer.
 pub fn error_of(error: v1::DirectError) -> Error {
     let v1::DirectError { code, message, detail } = error;
     error_from_wire(Code::from_i32(code), detail.unwrap_or_default(), message)

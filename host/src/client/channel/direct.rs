@@ -166,16 +166,16 @@ impl Connection {
                 }
             }
         };
-        let Some(kind) = answer.map_err(broken)?.and_then(|answer| answer.kind) else {
+        let Some(v1::DirectResponse { kind: Some(kind), last }) = answer.map_err(broken)? else {
             return Err(broken(io::ErrorKind::UnexpectedEof.into()));
         };
-        self.whole = sent;
+        let goes_on = sent && !last;
         match kind {
-            direct_response::Kind::Error(error) => Err(error_of(error).into()),
-            kind => {
-                self.whole = false;
-                Ok((kind, Answer { connection: self, sent }))
+            direct_response::Kind::Error(error) => {
+                self.whole = goes_on;
+                Err(error_of(error).into())
             }
+            kind => Ok((kind, Answer { connection: self, goes_on })),
         }
     }
 }
@@ -193,8 +193,8 @@ impl Drop for Connection {
 /// The values of an answer.
 pub struct Answer {
     connection: Connection,
-    /// Whether the server has taken all of the call.
-    sent: bool,
+    /// Whether the server has taken all of the call, and waits for another.
+    goes_on: bool,
 }
 
 impl Answer {
@@ -212,9 +212,9 @@ impl Answer {
         reader.append(into, bytes).await.map_err(broken)
     }
 
-    /// Ends the call, all of whose values were read: its connection is kept.
+    /// Ends the call, all of whose values were read: its connection is kept, unless the server ends it.
     pub fn end(mut self) {
-        self.connection.whole = self.sent;
+        self.connection.whole = self.goes_on;
     }
 }
 

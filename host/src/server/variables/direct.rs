@@ -7,7 +7,7 @@ use super::values::{DirectReader, Progress, Values};
 use super::{PullStream, VariablesService, invalid};
 use crate::server::answers::UNREAD_TIMEOUT;
 use crate::server::guard::{Admitted, Rpc};
-use crate::wire::direct::{self, Reader, error_message, framed};
+use crate::wire::direct::{self, Reader, error_to_direct, framed};
 use crate::wire::status::from_status;
 use crate::wire::v1::{self, direct_request, direct_response, pull_response};
 use bytes::BytesMut;
@@ -19,7 +19,8 @@ use tokio_stream::StreamExt as _;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
-/// How long a connection may be without a call, or take to send the message of one. Clients keep theirs for half of it.
+/// How long a connection may be without a call, take to send the message of one, or leave its answer unread. Clients keep theirs for
+/// half of it.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How long the rest of a refused write is read, so that its caller gets to see why before the connection is reset.
@@ -54,6 +55,7 @@ where
 }
 
 /// How a call has left its connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum End {
     /// The next one may come.
     Whole,
@@ -102,32 +104,28 @@ async fn answer<S: AsyncWrite>(
             Err(invalid("the message names no call").into())
         }
     };
-    match called {
-        Ok(Answer::Written(response)) => {
-            let kind = Some(direct_response::Kind::Written(response));
-            say(writer, &v1::DirectResponse { kind }).await?;
-        }
+    let last = end == End::Unread;
+    let message = |kind| framed(&v1::DirectResponse { kind: Some(kind), last });
+    let head = match called {
+        Ok(Answer::Written(response)) => message(direct_response::Kind::Written(response)),
         Ok(Answer::Values(admitted, values)) => {
             let unread = async {
                 admitted.session.cancelled().await;
                 sleep(UNREAD_TIMEOUT).await;
             };
-            tokio::select! {
+            let header = |header| message(direct_response::Kind::Values(header));
+            return tokio::select! {
                 biased;
-                sent = send(values, writer) => sent?,
+                sent = send(values, header, writer) => sent.map(|()| end),
                 // Else it would stay for as long as the connection stands.
-                () = unread => return Err(io::ErrorKind::TimedOut.into()),
-            }
+                () = unread => Err(io::ErrorKind::TimedOut.into()),
+            };
         }
-        Err(status) => say(writer, &error_message(&from_status(&status))).await?,
-    }
+        Err(status) => message(direct_response::Kind::Error(error_to_direct(&from_status(&status)))),
+    };
+    // No session bounds it: the caller may have none.
+    timeout(IDLE_TIMEOUT, writer.write_all(&head)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
     Ok(end)
-}
-
-/// Writes an answer without values. Who doesn't read it is given up.
-async fn say(writer: &mut (impl AsyncWrite + Unpin), answer: &v1::DirectResponse) -> io::Result<()> {
-    let message = framed(answer);
-    timeout(IDLE_TIMEOUT, writer.write_all(&message)).await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 impl End {
@@ -161,15 +159,17 @@ async fn unless_stirred<T>(reader: &mut DirectReader, work: impl Future<Output =
     }
 }
 
-/// Writes values as they come. What has begun can't be taken back: where it goes wrong the connection ends, and the caller, who
-/// sees that, asks again.
-async fn send(mut values: PullStream, writer: &mut (impl AsyncWrite + Unpin)) -> io::Result<()> {
+/// Writes values as they come, behind what `framed_header` makes of their header. What has begun can't be taken back: where it goes
+/// wrong the connection ends, and the caller, who sees that, asks again.
+async fn send(
+    mut values: PullStream,
+    framed_header: impl Fn(v1::PullHeader) -> BytesMut,
+    writer: &mut (impl AsyncWrite + Unpin),
+) -> io::Result<()> {
     let mut unsent = BytesMut::new();
     while let Some(message) = values.next().await {
         match message.map_err(io::Error::other)?.kind {
-            Some(pull_response::Kind::Header(header)) => {
-                unsent = framed(&v1::DirectResponse { kind: Some(direct_response::Kind::Values(header)) });
-            }
+            Some(pull_response::Kind::Header(header)) => unsent = framed_header(header),
             Some(pull_response::Kind::Chunk(chunk)) if unsent.len() + chunk.data.len() <= GATHERED_BYTES_MAX => {
                 unsent.extend_from_slice(&chunk.data);
             }

@@ -18,6 +18,8 @@ use tokio::sync::watch;
 struct Raw {
     reader: Reader<OwnedReadHalf>,
     writer: OwnedWriteHalf,
+    /// What the answer that was heard last says of the connection.
+    last: bool,
 }
 
 impl Raw {
@@ -28,7 +30,7 @@ impl Raw {
         stream.read_exact(&mut preface).await.expect("it answers");
         assert_eq!(preface, PREFACE);
         let (reader, writer) = stream.into_split();
-        Raw { reader: Reader::new(reader), writer }
+        Raw { reader: Reader::new(reader), writer, last: false }
     }
 
     async fn say(&mut self, kind: direct_request::Kind) {
@@ -38,7 +40,9 @@ impl Raw {
     /// The next answer; none once the connection has ended.
     async fn hear(&mut self) -> Option<direct_response::Kind> {
         let answer = tokio::time::timeout(LONG, self.reader.message::<v1::DirectResponse>()).await;
-        answer.expect("it answers, or ends").ok().flatten().and_then(|answer| answer.kind)
+        let answer = answer.expect("it answers, or ends").ok().flatten()?;
+        self.last = answer.last;
+        answer.kind
     }
 
     async fn refused(&mut self) -> Error {
@@ -219,12 +223,12 @@ async fn calls_are_admitted_by_header_and_session() {
     let error = raw.refused().await;
     assert_eq!((error.code, &*error.names), (ErrorCode::FailedPrecondition, &["session".to_owned()][..]), "{error}");
     raw.say(read(good, &w, None)).await;
-    assert_eq!(raw.versions().await, [1]);
+    assert_eq!((raw.versions().await, raw.last), (vec![1], false));
     let mut value = Vec::new();
     raw.reader.append(&mut value, 4).await.expect("it comes");
     assert_eq!(value, [3; 4]);
     raw.say(direct_request::Kind::Push(v1::PushHeader::default())).await;
-    assert_eq!(raw.refused().await.code, ErrorCode::InvalidArgument);
+    assert_eq!((raw.refused().await.code, raw.last), (ErrorCode::InvalidArgument, true));
     assert!(raw.hear().await.is_none(), "where its values would begin can't be known");
     ps.stop().await;
 }
