@@ -57,7 +57,12 @@ impl VariablesService {
             result
         });
         let failed = |error| Error::new(ErrorCode::Internal, format!("a wait for a step ended early: {error}"));
-        Ok(collected.await.unwrap_or_else(|error| Err(failed(error)))?)
+        tokio::select! {
+            biased;
+            result = collected => Ok(result.unwrap_or_else(|error| Err(failed(error)))?),
+            // Else each retry would leave a connection behind until the step is applied.
+            () = incoming.given_up() => Err(Error::new(ErrorCode::Cancelled, "the caller has gone").into()),
+        }
     }
 
     /// Begins a write. Where an earlier try of it still waits for its answer, the chunks of a stream are passed over meanwhile: unread,

@@ -72,6 +72,17 @@ impl<'c> Values<'c> {
         }
     }
 
+    /// Waits until the caller gives its call up, all of whose values were read. By gRPC it never ends: there the call is dropped.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn given_up(&mut self) {
+        match self {
+            Values::Chunks(_) => std::future::pending().await,
+            Values::Direct(reader, _) => reader.stirred().await,
+        }
+    }
+
     /// Reads the header of a stream; none where the stream begins with something else.
     ///
     /// # Errors

@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::runtime::Handle;
 use tonic::Status;
 
-const COUNT: Optimizer = Optimizer::Sgd { learning_rate: 1.0 };
+pub(super) const COUNT: Optimizer = Optimizer::Sgd { learning_rate: 1.0 };
 
-fn sync(step: u64, replicas: u32) -> ApplyOptions {
+pub(super) fn sync(step: u64, replicas: u32) -> ApplyOptions {
     ApplyOptions { sync: Some(SyncStep { step, replicas }), ..options(COUNT) }
 }
 
@@ -27,7 +27,7 @@ fn status(ps: &Ps, name: &str) -> VariableStatus {
 }
 
 /// Whether gradients of a variable of so many bytes wait.
-async fn until_collected(ps: &Ps, bytes: u64) {
+pub(super) async fn until_collected(ps: &Ps, bytes: u64) {
     until("a gradient that waits", || ps.store.variable_bytes() == bytes && ps.store.staged_bytes() == 0).await;
 }
 
