@@ -20,7 +20,8 @@ impl VariablesService {
         if consistency(header.consistency)? != Consistency::Atomic {
             return Err(invalid("variables are restored as a whole: `consistency` belongs to Push").into());
         }
-        if header.optimizer.is_some() || header.clip_scale != 0.0 || header.if_absent || header.want_values {
+        let of_updates = header.optimizer.is_some() || header.clip_scale != 0.0 || header.sync.is_some();
+        if of_updates || header.if_absent || header.want_values {
             return Err(invalid("Restore takes items with their slots, and nothing else").into());
         }
         let items = items(header.item)?;

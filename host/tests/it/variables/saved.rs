@@ -125,6 +125,8 @@ async fn hostile_restores_are_refused_and_change_nothing() {
     check("no base versions", &w, |h| h.item[0].base_version = Some(1), whole).await;
     check("nothing else", &w, |h| h.if_absent = true, whole).await;
     check("nothing else", &w, |h| h.clip_scale = 0.5, whole).await;
+    check("nothing else", &w, |h| h.sync = Some(v1::Sync { step: 1, replicas: 2 }), whole).await;
+    check("nothing else", &w, |h| h.want_values = true, whole).await;
     check("as a whole", &w, |h| h.consistency = 1, whole).await;
     check("f32 and f64 only", &n, |_| (), whole).await;
     check("`w` stands twice", &w, |h| h.item.push(h.item[0].clone()), whole).await;
