@@ -1,6 +1,6 @@
 //! Sets a task's variables to what a checkpoint has.
 
-use super::{CHUNKS_QUEUED, RemoteVariables, WRITE_BYTES_MAX, batches, header_bytes};
+use super::{CHUNKS_QUEUED, RemoteVariables, WRITE_BYTES_MAX, batches, header_bytes, versions_of};
 use crate::client::channel::{Lane, Try};
 use crate::error::{Error, ErrorCode, Result};
 use crate::handles::BoxFuture;
@@ -15,9 +15,11 @@ use std::pin::pin;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 
 const RESTORE: &str = "/dchost.v1.Variables/Restore";
+
+/// What an item's slots take in the header: their field, the name of a method and a number of steps.
+const SLOTS_BYTES: usize = 32;
 
 /// What a variable is set to.
 #[derive(Clone, Debug)]
@@ -49,9 +51,12 @@ impl RemoteVariables {
     ) -> BoxFuture<'a, Result<Vec<u64>>> {
         Box::pin(async move {
             let mut versions = Vec::with_capacity(items.len());
-            let bytes =
-                |item: &Restore<T>| item.variable.ty.size_bytes().unwrap_or_default() * tensor_count(item.slots);
-            for batch in batches(items, WRITE_BYTES_MAX, |item| (header_bytes(&item.variable) + 32, bytes(item))) {
+            let size = |item: &Restore<T>| {
+                let tensor_bytes = item.variable.ty.size_bytes().unwrap_or_default();
+                let header_bytes = header_bytes(&item.variable) + SLOTS_BYTES;
+                (header_bytes, tensor_bytes * tensor_count(item.slots))
+            };
+            for batch in batches(items, WRITE_BYTES_MAX, size) {
                 let batch = Arc::new(batch);
                 let call = |Try { channel, header, .. }: Try| {
                     let (batch, source) = (batch.clone(), source.clone());
@@ -59,13 +64,7 @@ impl RemoteVariables {
                         let (sender, receiver) = mpsc::channel(CHUNKS_QUEUED);
                         let mut feed = pin!(self.feed(sender, header, batch, source));
                         let mut call = pin!(async {
-                            let stream = ReceiverStream::new(receiver);
-                            let mut answer = bulk::call::<_, v1::PushResponse>(channel, RESTORE, stream).await?;
-                            let strange = || Status::from(Error::new(ErrorCode::Internal, "answer has no message"));
-                            let versions = answer.message().await?.ok_or_else(strange)?.version;
-                            // The trailers: only they say that it is so.
-                            answer.message().await?;
-                            Ok(versions)
+                            versions_of(bulk::call(channel, RESTORE, ReceiverStream::new(receiver)).await?).await
                         });
                         let mut fed = false;
                         loop {

@@ -1,6 +1,6 @@
 //! Reads all that a task holds of a container.
 
-use super::RemoteVariables;
+use super::{RemoteVariables, strange};
 use crate::client::channel::{Lane, Try};
 use crate::cluster::Task;
 use crate::error::{Error, ErrorCode, Result};
@@ -68,13 +68,16 @@ fn tensors(saved: &[Saved]) -> impl Iterator<Item = &TensorType> {
 }
 
 async fn list(messages: &mut Messages<v1::SaveResponse>) -> Result<Vec<Saved>, Status> {
-    let strange = |what: &str| Status::from(Error::new(ErrorCode::Internal, format!("answer has {what}")));
     let mut saved: Vec<Saved> = Vec::new();
     loop {
         let Some(save_response::Kind::Header(header)) = messages.message().await?.and_then(|message| message.kind)
         else {
             return Err(strange("no header"));
         };
+        if header.more && header.variable.is_empty() {
+            // It could go on so for ever.
+            return Err(strange("an empty list before another one"));
+        }
         if saved.len() + header.variable.len() > VARIABLES_MAX {
             return Err(strange("more variables than a task has"));
         }
