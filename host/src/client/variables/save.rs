@@ -16,8 +16,8 @@ use tonic::Status;
 
 const SAVE: &str = "/dchost.v1.Variables/Save";
 
-/// What a task holds, as it was when the call came: the list, and then the values as they are asked for. The task keeps them
-/// meanwhile; dropping this gives them up.
+/// What a task holds, as it was at one moment before this was there: the list, and then the values as they are asked for. The task
+/// keeps them meanwhile; dropping this gives them up.
 #[derive(Debug)]
 pub struct SaveStream {
     task: Task,

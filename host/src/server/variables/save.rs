@@ -1,7 +1,7 @@
 //! Reads all of a container, for a checkpoint.
 //!
-//! The variables' own blocks are sent, as they were when the call came; while it goes on, a change copies what it changes. Each
-//! block is given up when it was sent.
+//! The variables' own blocks are sent, all as one moment after the call came has them; while it goes on, a change copies what it
+//! changes. Each block is given up when it was sent.
 
 use super::{VariablesService, off_thread};
 use crate::server::answers::{Answers, while_session};

@@ -48,20 +48,23 @@ fn bytes(variable: &VariableRef, slots: Option<SlotState>) -> Result<u64> {
 }
 
 impl Container {
-    /// Every variable with its value and its slots, in [`saved_order`]. Each is whole; updates wait while one is looked at, which
-    /// takes no copy: until the blocks are dropped, an update copies those that it changes.
+    /// Every variable that there is with its value and its slots, in [`saved_order`], all as one moment has them: what was written
+    /// before something else is there where that is. Updates wait meanwhile, and it for those that are under way. It takes no copy:
+    /// until the blocks are dropped, an update copies those that it changes.
     ///
     /// # Errors
     /// `aborted`: the container is over.
     pub fn save(&self) -> Result<Vec<(Saved, Vec<Blocks>)>> {
-        let cells: Vec<_> = {
+        let mut cells: Vec<_> = {
             let state = self.read();
             state.check()?;
             state.cells.iter().map(|(name, cell)| (name.to_string(), cell.clone())).collect()
         };
-        let save = |(name, cell): (String, Arc<Cell>)| {
-            let variable = VariableRef { name, ty: cell.ty.clone(), shard: cell.shard.clone() };
-            let value = cell.hold();
+        // All at once, in the order of names, so that a call that holds several and this one can't wait for each other.
+        cells.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        let values: Vec<_> = cells.iter().map(|(_, cell)| cell.hold()).collect();
+        let save = |((name, cell), value): (&(String, Arc<Cell>), &Held<'_>)| {
+            let variable = VariableRef { name: name.clone(), ty: cell.ty.clone(), shard: cell.shard.clone() };
             let mut tensors = vec![value.blocks.clone()];
             let slots = value.slots.as_ref().map(|slots| {
                 let (state, values) = slots.saved();
@@ -70,7 +73,8 @@ impl Container {
             });
             (Saved { variable, version: value.version, slots }, tensors)
         };
-        let mut all: Vec<_> = cells.into_iter().map(save).collect();
+        let mut all: Vec<_> = cells.iter().zip(&values).map(save).collect();
+        drop(values);
         all.sort_by(|(Saved { variable: a, .. }, _), (Saved { variable: b, .. }, _)| {
             saved_order(&a.ty, &a.name).cmp(&saved_order(&b.ty, &b.name))
         });

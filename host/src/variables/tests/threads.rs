@@ -106,3 +106,32 @@ fn reads_are_never_torn() {
     });
     assert_eq!(read(&container, "v", elements as u64).1, 61);
 }
+
+/// Aim: what is saved is of one moment. Method: one thread raises two variables, one after the other, while another saves both.
+#[test]
+fn a_save_has_nothing_without_what_was_written_before_it() {
+    const ROUNDS: u64 = 2000;
+    let store = Store::default();
+    let container = open(&store);
+    for name in ["a", "b"] {
+        initialize(&container, name, &[0.0]).unwrap();
+    }
+    let one = f32s(&[1.0]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..ROUNDS {
+                for name in ["a", "b"] {
+                    container.push(vec![update(name, UpdateKind::Add, &one, None)], false).unwrap();
+                }
+            }
+        });
+        loop {
+            let saved = container.save().unwrap();
+            let (a, b) = (saved[0].0.version, saved[1].0.version);
+            assert!(a == b || a == b + 1, "a has version {a}, b {b}");
+            if b > ROUNDS {
+                break;
+            }
+        }
+    });
+}
