@@ -10,8 +10,8 @@
 //! | what a task holds may be a part of a variable, with a type and a version of its own | [`Shard`] |
 //! | a new attempt begins with an empty container, an older one is refused | [`Store::open`] |
 //! | gradients are applied by the variable's task, which keeps an optimizer's slots beside it | [`Container::apply`], [`Optimizer`] |
-//! | rows are read at one moment, and changed in order, all or none | [`Container::gather`], [`Container::scatter`] |
 //! | or collected for a step of synchronous replicas, and their mean applied once | [`Container::join`] |
+//! | rows are read at one moment, and changed in order, all or none | [`Container::gather`], [`Container::scatter`] |
 //! | all of a container is read at once, and set again, with what stands beside it | [`Container::save`], [`Container::restore`] |
 //! | a write is applied once for each run and sequence | [`Ledger`] |
 //! | memory of values that were read is used again for the next ones | [`Spare`] |

@@ -1,9 +1,9 @@
 //! The Variables service.
 //!
-//! Values travel as a header and chunks. A write's chunks are staged ([`Staging`]) and applied when all have come, so that a
-//! broken stream changes nothing; a server then holds at most one extra copy of each write under way, within the store's
-//! staging budget; a write beyond it is refused and tried again by its client. A read sends the variable's own blocks.
-//! Relaxed consistency is in `relaxed`, synchronous replicas are in `sync`.
+//! Values travel as a header and chunks, or on connections of their own (`direct`). A write's bytes are staged ([`Staging`]) and
+//! applied when all have come, so that a broken stream changes nothing; a server then holds at most one extra copy of each write
+//! under way, within the store's staging budget; a write beyond it is refused and tried again by its client. A read sends the
+//! variable's own blocks. Relaxed consistency is in `relaxed`, synchronous replicas are in `sync`.
 
 mod bulk;
 pub(super) mod direct;

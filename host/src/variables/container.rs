@@ -148,8 +148,9 @@ impl Container {
     /// Sets initial values; all new variables appear at once. Answers with the versions.
     ///
     /// A variable that exists counts the write as any other: its version rises by 1 and doesn't start anew, so that a base
-    /// version from before is refused. What an optimizer keeps beside it is dropped: its next step is the first; so is what is collected for
-    /// synchronous steps, and who waits for them fails with `aborted`. With [`InitializeMode::IfAbsent`] it keeps value and version.
+    /// version from before is refused. What an optimizer keeps beside it is dropped: its next step is the first; so is what is
+    /// collected for synchronous steps, and who waits for them fails with `aborted`. With [`InitializeMode::IfAbsent`] it keeps
+    /// value, version and all that.
     ///
     /// # Errors
     /// `invalid-argument`: a bad name or size, another type than the variable has, a variable named twice;

@@ -17,7 +17,8 @@ pub const CONTAINERS_MAX: usize = 10_000;
 pub struct StoreOptions {
     /// `--max-variable-bytes`: most bytes of values over all containers; none: no limit.
     ///
-    /// A variable counts with its own size, that of its slots and that of gradients that are collected for synchronous steps, until it is deleted, whoever still reads blocks of it.
+    /// A variable counts with its own size, that of its slots and that of gradients that are collected for synchronous steps, until
+    /// it is deleted, whoever still reads blocks of it.
     pub variable_bytes_max: Option<u64>,
     /// Most bytes that wait in unfinished writes, over all callers; see [`Staging`](super::Staging) for what comes beyond.
     pub staged_bytes_max: u64,
