@@ -151,6 +151,8 @@ impl Container {
                 match state.cells.get(&*variable.name) {
                     Some(cell) => cell.clone(),
                     None => {
+                        // Others may have come since all were counted.
+                        self.check_room_in(&state, [&variable])?;
                         let name = variable.name.clone().into();
                         state.cells.insert(name, Arc::new(Cell::with_slots(variable, blocks, slots, charge)));
                         return Ok(1);
