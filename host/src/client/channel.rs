@@ -363,11 +363,10 @@ impl Shared {
     /// Waits until a direct connection can't be hoped to bring an answer any more. It has no pings of its own, as HTTP/2 has; those
     /// of the session tell when a task has vanished, or is frozen.
     async fn silent(&self, mut link: watch::Receiver<Link>) {
-        while matches!(&*link.borrow_and_update(), Link::Open(_)) {
-            if link.changed().await.is_err() {
-                // The run closes, which ends its calls.
-                return pending().await;
-            }
+        // It was open: any change is its end, also where another one is open by now.
+        if link.changed().await.is_err() {
+            // The run closes, which ends its calls.
+            return pending().await;
         }
         self.sleep(LAST_ANSWER_TIMEOUT).await;
     }
