@@ -12,6 +12,9 @@ use std::sync::{Arc, OnceLock};
 /// Steps that one variable collects gradients for at most, as on a host.
 const OPEN_STEPS_MAX: usize = 4;
 
+/// Most gradients of one step, as on a host.
+const REPLICAS_MAX: u32 = 4096;
+
 /// What becomes of one gradient of a call, once it is known.
 pub(super) type Outcome = Arc<OnceLock<Result<RawValue>>>;
 
@@ -195,10 +198,11 @@ impl Collecting {
 impl Context {
     /// Takes gradients for a step; the answer comes once it is applied.
     pub(super) fn collect(&self, how: How<'_>, gradients: &[RawGradient<'_>]) -> Result<Pending> {
-        if how.sync.replicas == 0 {
+        let RawSync { step, replicas } = how.sync;
+        if !(1..=REPLICAS_MAX).contains(&replicas) {
             return Err(Error::invalid(format!(
-                "step `{}` is to be applied with the gradients of `0` replicas; give how many are collected, 1 at least",
-                how.sync.step
+                "step `{step}` is to be applied with the gradients of `{replicas}` replicas; give how many workers push for it, 1 to \
+                 {REPLICAS_MAX}"
             )));
         }
         let mut state = self.shared.ready(self.who)?;
@@ -207,6 +211,6 @@ impl Context {
             gradients.iter().map(|RawGradient { variable: Variable { key, .. }, .. }| key.clone()).collect();
         state.reads.written(&self.reader(), keys.iter());
         self.shared.changed.notify_all();
-        Ok(Pending::collects(Collecting { context: self.clone(), step: how.sync.step, keys, outcomes }))
+        Ok(Pending::collects(Collecting { context: self.clone(), step, keys, outcomes }))
     }
 }

@@ -50,6 +50,7 @@ fn who_is_late_is_answered_and_who_is_stale_is_told() {
         fails(ctx.apply_gradients(&sgd.sync(2, 3), [(&w, 1.0)]), precondition, "`3` replicas");
         fails(ctx.apply_gradients(&sgd.learning_rate(0.5).sync(2, 2), [(&w, 1.0)]), precondition, "same method");
         fails(ctx.apply_gradients(&sgd.sync(1, 0), [(&w, 1.0)]), ErrorCode::InvalidArgument, "`0` replicas");
+        fails(ctx.apply_gradients(&sgd.sync(1, 4097), [(&w, 1.0)]), ErrorCode::InvalidArgument, "`4097` replicas");
         assert_eq!(ctx.apply_gradients(&sgd.sync(2, 2), [(&w, 3.0)])?, [2]);
         fails(low.get(), ErrorCode::Aborted, "step `1`, but step `2` is applied");
         assert!(!first.is_ready(), "v lacks a gradient");

@@ -48,18 +48,21 @@ pub struct SyncStep {
     pub replicas: u32,
 }
 
+/// Most gradients of one step: more workers than a cluster has, and as many calls that may wait for it.
+pub const REPLICAS_MAX: u32 = 4096;
+
 impl SyncStep {
     /// Checks the number of replicas.
     ///
     /// # Errors
-    /// `invalid-argument` (gRPC `INVALID_ARGUMENT`): there are none.
+    /// `invalid-argument` (gRPC `INVALID_ARGUMENT`): none, or more than [`REPLICAS_MAX`].
     pub fn check(&self) -> Result<()> {
-        if self.replicas > 0 {
+        if (1..=REPLICAS_MAX).contains(&self.replicas) {
             return Ok(());
         }
         let message = format!(
-            "step `{}` is to be applied with the gradients of `0` replicas; give how many are collected, 1 at least",
-            self.step
+            "step `{}` is to be applied with the gradients of `{}` replicas; give how many workers push for it, 1 to {REPLICAS_MAX}",
+            self.step, self.replicas
         );
         Err(Error::new(ErrorCode::InvalidArgument, message).with_names(["replicas"]))
     }

@@ -166,12 +166,13 @@ impl Container {
             return Err(Error::new(ErrorCode::Aborted, message).with_names([&*variable.name]));
         }
         let (version, old) = {
-            let _steps = cell.reset_steps(&variable.name);
+            let mut steps = cell.hold_steps();
             let mut value = cell.hold();
             let had = held_bytes(&value);
             if bytes > had {
                 self.0.room.grow(std::iter::once((&cell.charge, bytes - had)))?;
             }
+            cell.end_steps(&mut steps, &variable.name);
             value.apply(UpdateKind::Assign, &cell.ty, Payload::Owned(blocks));
             let old = std::mem::replace(&mut value.slots, slots);
             if bytes < had {

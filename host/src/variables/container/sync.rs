@@ -52,14 +52,24 @@ impl Cell {
     /// The steps of a value that is set anew are others: ends those that are open. Holds them until the guard is dropped, so that
     /// none begins before the value is set.
     pub(super) fn reset_steps(&self, name: &str) -> impl Drop + use<'_> {
-        let mut steps = self.collected.hold();
+        let mut steps = self.hold_steps();
+        self.end_steps(&mut steps, name);
+        steps
+    }
+
+    /// Holds the steps. Before the value is held.
+    pub(super) fn hold_steps(&self) -> MutexGuard<'_, Steps> {
+        self.collected.hold()
+    }
+
+    /// Ends those that are open.
+    pub(super) fn end_steps(&self, steps: &mut Steps, name: &str) {
         let ended = steps.reset(|step| {
             let message =
                 format!("variable `{name}` was initialized anew while gradients for step `{step}` were collected");
             Error::new(ErrorCode::Aborted, message).with_names([name])
         });
         self.charge.shrink(ended.bytes);
-        steps
     }
 }
 

@@ -171,6 +171,7 @@ fn what_differs_within_a_step_is_refused_with_both() {
     let container = open(&store);
     initialize(&container, "w", &[0.0]).unwrap();
     refused(push(&container, "w", (1, 0), &[1.0]), ErrorCode::InvalidArgument, &["`0` replicas"]);
+    refused(push(&container, "w", (1, 4097), &[1.0]), ErrorCode::InvalidArgument, &["`4097` replicas", "1 to 4096"]);
     let mut first = push(&container, "w", (1, 2), &[1.0]).unwrap();
     refused(push(&container, "w", (1, 3), &[1.0]), ErrorCode::FailedPrecondition, &["`2` gradients", "`3` replicas"]);
     for (other, text) in [
