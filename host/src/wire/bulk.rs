@@ -32,6 +32,10 @@ const PREFIX_BYTES: usize = 5;
 /// Chunks below this size are copied behind what stands before them: a frame of their own costs more.
 const COPIED_BYTES_MAX: usize = 4096;
 
+/// Small messages share a frame until it has so many bytes. Each frame costs its receiver some 256 bytes, and one that has too many
+/// small ones unread ends the connection.
+const JOINED_BYTES_MIN: usize = 16 << 10;
+
 /// The number of the field that is the chunk, of all messages that may be one.
 const CHUNK_FIELD: u32 = 2;
 
@@ -90,14 +94,14 @@ impl BulkMessage for v1::SaveResponse {
 /// The body of a request.
 pub fn encode_request<T: BulkMessage>(messages: impl Stream<Item = T> + Send + 'static) -> Body {
     let messages = tokio_stream::StreamExt::map(messages, Ok);
-    Body::new(Encode { messages: Box::pin(messages), behind: None, trailers: false, ended: false })
+    Body::new(Encode { messages: Box::pin(messages), behind: None, end: None, trailers: false, ended: false })
 }
 
 /// The answer of a server: the messages, and how they ended.
 pub fn encode_response<T: BulkMessage>(
     messages: impl Stream<Item = Result<T, Status>> + Send + 'static,
 ) -> Response<Body> {
-    let body = Encode { messages: Box::pin(messages), behind: None, trailers: true, ended: false };
+    let body = Encode { messages: Box::pin(messages), behind: None, end: None, trailers: true, ended: false };
     let mut response = Response::new(Body::new(body));
     response.headers_mut().insert(header::CONTENT_TYPE, GRPC);
     response
@@ -106,12 +110,12 @@ pub fn encode_response<T: BulkMessage>(
 const GRPC: HeaderValue = HeaderValue::from_static("application/grpc");
 
 /// A message behind its prefix.
-fn framed(message: &impl prost::Message) -> Bytes {
+fn framed(message: &impl prost::Message) -> BytesMut {
     let bytes = message.encoded_len();
     let mut buffer = BytesMut::with_capacity(PREFIX_BYTES + bytes);
     put_prefix(&mut buffer, bytes);
     message.encode(&mut buffer).expect("a growing buffer takes any message");
-    buffer.freeze()
+    buffer
 }
 
 /// What stands before a chunk's bytes: all of its message but them, which come last.
@@ -146,6 +150,8 @@ struct Encode<S> {
     messages: Pin<Box<S>>,
     /// A chunk's bytes, behind what was sent last.
     behind: Option<Bytes>,
+    /// How the messages have ended, until it is told.
+    end: Option<Status>,
     /// Whether the end is told in trailers: a server's.
     trailers: bool,
     ended: bool,
@@ -166,24 +172,23 @@ where
         if self.ended {
             return Poll::Ready(None);
         }
-        let status = match ready!(self.messages.as_mut().poll_next(cx)) {
-            Some(Ok(message)) => {
-                let data = match message.into_chunk() {
-                    Ok(chunk) => {
-                        let mut head = chunk_head(&chunk);
-                        if chunk.data.len() < COPIED_BYTES_MAX {
-                            head.extend_from_slice(&chunk.data);
-                        } else {
-                            self.behind = Some(chunk.data);
-                        }
-                        head.freeze()
-                    }
-                    Err(message) => framed(&message),
-                };
-                return Poll::Ready(Some(Ok(Frame::data(data))));
+        let mut joined = BytesMut::new();
+        while self.end.is_none() && self.behind.is_none() && joined.len() < JOINED_BYTES_MIN {
+            match self.messages.as_mut().poll_next(cx) {
+                Poll::Ready(Some(Ok(message))) => self.behind = put(&mut joined, message),
+                Poll::Ready(Some(Err(status))) => self.end = Some(status),
+                Poll::Ready(None) => self.end = Some(Status::new(Code::Ok, "")),
+                Poll::Pending if joined.is_empty() => return Poll::Pending,
+                // What is there waits for nothing.
+                Poll::Pending => break,
             }
-            Some(Err(status)) => status,
-            None => Status::new(Code::Ok, ""),
+        }
+        let status = match self.end.take() {
+            Some(status) if joined.is_empty() => status,
+            end => {
+                self.end = end;
+                return Poll::Ready(Some(Ok(Frame::data(joined.freeze()))));
+            }
         };
         self.ended = true;
         if self.trailers {
@@ -191,6 +196,27 @@ where
         }
         Poll::Ready(if status.code() == Code::Ok { None } else { Some(Err(status)) })
     }
+}
+
+/// Puts a message behind others; of a large chunk all but its bytes, which follow.
+fn put<T: BulkMessage>(joined: &mut BytesMut, message: T) -> Option<Bytes> {
+    let (message, behind) = match message.into_chunk() {
+        Ok(chunk) => {
+            let mut head = chunk_head(&chunk);
+            let small = chunk.data.len() < COPIED_BYTES_MAX;
+            if small {
+                head.extend_from_slice(&chunk.data);
+            }
+            (head, (!small).then_some(chunk.data))
+        }
+        Err(message) => (framed(&message), None),
+    };
+    if joined.is_empty() {
+        *joined = message;
+    } else {
+        joined.extend_from_slice(&message);
+    }
+    behind
 }
 
 fn trailers(status: &Status) -> Result<Frame<Bytes>, Status> {

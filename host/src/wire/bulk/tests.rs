@@ -115,8 +115,8 @@ async fn the_bytes_of_a_large_chunk_are_neither_copied_to_send_nor_to_receive_th
 
 #[tokio::test]
 async fn a_bad_end_is_told_on_each_side() {
-    let whole = || Ok(Frame::data(framed(&header(1))));
-    let half = || Ok(Frame::data(framed(&header(1)).slice(..7)));
+    let whole = || Ok(Frame::data(framed(&header(1)).freeze()));
+    let half = || Ok(Frame::data(framed(&header(1)).freeze().slice(..7)));
     let cut = || Err(Status::unavailable("cut"));
     let gone = || Err(Status::cancelled("reset"));
     let refused = || trailers(&Status::aborted("no"));
@@ -148,4 +148,24 @@ async fn compressed_messages_are_refused() {
     assert!(decode_request::<v1::PushRequest>(request("identity")).is_ok());
     let status = decode_request::<v1::PushRequest>(request("gzip")).unwrap_err();
     assert_eq!(status.code(), Code::Unimplemented);
+}
+
+/// Aim: many small values are few frames, of which a receiver takes only so many while it is slow; and none waits for the next.
+#[tokio::test]
+async fn small_messages_share_frames_and_wait_for_none() {
+    let sent: Vec<_> = (0..10_000).map(|item| chunk(item, 0, vec![1; 8])).collect();
+    let (made, _) = frames(encode_request(tokio_stream::iter(sent.clone()))).await;
+    let small = made.iter().filter(|frame| frame.len() < 256).count();
+    assert!(small <= 1 && made.len() < 1000, "{small} of {} frames are small", made.len());
+    let pieces = made.into_iter().map(|data| Ok(Frame::data(data))).chain([good_end()]).collect();
+    let (read, end) = all::<v1::PushRequest>(messages(pieces, Side::Client)).await;
+    assert!(end.is_ok() && read == sent);
+
+    let (sender, receiver) = tokio::sync::mpsc::channel(4);
+    let mut body = encode_request(tokio_stream::wrappers::ReceiverStream::new(receiver));
+    for item in 0..2 {
+        sender.send(chunk(item, 0, vec![1; 8])).await.unwrap();
+        let frame = std::future::poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await;
+        assert!(frame.is_some_and(|frame| frame.is_ok_and(|frame| frame.is_data())));
+    }
 }
