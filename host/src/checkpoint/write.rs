@@ -249,6 +249,19 @@ mod tests {
     }
 
     #[test]
+    fn what_came_into_the_directory_meanwhile_stays() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = base.path().join("d");
+        fs::create_dir(&dir).unwrap();
+        let begun = OutputDir::new(&dir).unwrap();
+        fs::write(dir.join("notes.txt"), "mine").unwrap();
+        let error = finish(begun, &dir, &Manifest::new("default", Vec::new(), &[])).unwrap_err();
+        assert!(matches!(&error, CheckpointError::Refused(why) if why.contains("`notes.txt`")), "{error}");
+        assert_eq!(fs::read_to_string(dir.join("notes.txt")).unwrap(), "mine");
+        assert_eq!(fs::read_dir(base.path()).unwrap().count(), 1, "nothing else is left");
+    }
+
+    #[test]
     fn other_things_are_not_replaced() {
         let base = tempfile::tempdir().unwrap();
         let dir = base.path().join("d");

@@ -1,7 +1,8 @@
 //! Directories that are there whole or not at all.
 
 use super::{ReadError, begun_beside, check_file, kind};
-use rustix::fs::{CWD, Mode, OFlags, RenameFlags, renameat_with};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, RenameFlags, StatxAttributes, StatxFlags, renameat_with, statx};
+use rustix::io::Errno;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,12 @@ impl Dir {
     /// [`ReadError::NotAFile`], a link too; what the system says.
     pub fn file(&self, name: &str) -> Result<(File, Metadata), ReadError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = File::from(rustix::fs::openat(&self.0, name, flags, Mode::empty()).map_err(io::Error::from)?);
+        let file = match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            // What the system calls too many links here is the first.
+            Err(Errno::LOOP) => return Err(ReadError::NotAFile { kind: "a symbolic link" }),
+            Err(error) => return Err(io::Error::from(error).into()),
+        };
         let metadata = file.metadata()?;
         check_file(&metadata)?;
         Ok((file, metadata))
@@ -45,7 +51,7 @@ impl OutputDir {
     /// Begins a directory that will be at `path`. A link there is followed.
     ///
     /// # Errors
-    /// What the system says; something that isn't a directory is there.
+    /// What the system says; something that isn't a directory is there, or a directory that can't get another name.
     pub fn new(path: &Path) -> io::Result<OutputDir> {
         let place = match fs::canonicalize(path) {
             Ok(there) => there,
@@ -60,8 +66,14 @@ impl OutputDir {
         if place.file_name().is_none() {
             return Err(io::Error::other("it has no name that a directory could take"));
         }
+        if is_mount_point(&place) {
+            let text = "it is a mount point, which can't be replaced as a whole; give a directory of its own in it";
+            return Err(io::Error::other(text));
+        }
         let begun = begun_beside(&place);
-        fs::create_dir(&begun)?;
+        fs::create_dir(&begun).map_err(|error| {
+            io::Error::new(error.kind(), format!("no directory can be made beside it, to take its place: {error}"))
+        })?;
         Ok(OutputDir { place, begun })
     }
 
@@ -109,6 +121,12 @@ fn replace_in_turn(begun: &Path, place: &Path) -> io::Result<()> {
         return Err(error);
     }
     fs::rename(&old, begun)
+}
+
+/// Whether a file system is mounted there; false where the system can't tell.
+fn is_mount_point(path: &Path) -> bool {
+    statx(CWD, path, AtFlags::empty(), StatxFlags::empty())
+        .is_ok_and(|there| there.stx_attributes.contains(StatxAttributes::MOUNT_ROOT))
 }
 
 fn sync_dir(path: &Path) -> io::Result<()> {
@@ -183,6 +201,7 @@ mod tests {
         fs::write(&path, "a file").unwrap();
         assert!(OutputDir::new(&path).is_err_and(|error| error.to_string().contains("a file, not a directory")));
         assert!(OutputDir::new(&base.path().join("none/d")).is_err());
+        assert!(OutputDir::new(Path::new("/proc")).is_err_and(|error| error.to_string().contains("a mount point")));
         symlink("d", base.path().join("link")).unwrap();
         fs::create_dir(base.path().join("sub")).unwrap();
         let dir = Dir::open(base.path()).unwrap();
@@ -190,5 +209,6 @@ mod tests {
         for bad in ["link", "sub", "none"] {
             assert!(dir.file(bad).is_err(), "{bad}");
         }
+        assert!(dir.file("link").is_err_and(|error| error.to_string() == "it is a symbolic link, not a file"));
     }
 }
