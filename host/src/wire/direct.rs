@@ -212,7 +212,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Throws away what comes next; false at the end.
+    /// Throws away what has come, or comes next; false at the end.
     ///
     /// # Errors
     /// The system's.
@@ -220,9 +220,14 @@ impl<R: AsyncRead + Unpin> Reader<R> {
     /// # Cancel safety
     /// It is thrown away or not.
     pub async fn discard(&mut self) -> io::Result<bool> {
+        if self.unread.is_empty() {
+            self.unread.reserve(READ_BYTES);
+            if self.from.read_buf(&mut self.unread).await? == 0 {
+                return Ok(false);
+            }
+        }
         self.unread.clear();
-        self.unread.reserve(READ_BYTES);
-        Ok(self.from.read_buf(&mut self.unread).await? > 0)
+        Ok(true)
     }
 
     /// Whether all that has come was read.

@@ -50,6 +50,7 @@ where
         match end {
             End::Whole => {}
             End::Unread => return linger(reader, writer).await,
+            End::Cut => return,
         }
     }
 }
@@ -61,6 +62,8 @@ enum End {
     Whole,
     /// Values are on their way that nobody wants any more.
     Unread,
+    /// The caller has gone.
+    Cut,
 }
 
 /// What a call answers with.

@@ -59,14 +59,14 @@ impl VariablesService {
         let failed = |error| Error::new(ErrorCode::Internal, format!("a wait for a step ended early: {error}"));
         tokio::select! {
             biased;
-            result = collected => Ok(result.unwrap_or_else(|error| Err(failed(error)))?),
-            // Else each retry would leave a connection behind until the step is applied.
-            () = incoming.given_up() => Err(Error::new(ErrorCode::Cancelled, "the caller has gone").into()),
+            collected = collected => Ok(collected.unwrap_or_else(|error| Err(failed(error)))?),
+            // The gradients stay, and so does what waits for the retry, but not the connection.
+            gone = incoming.given_up() => Err(gone.into()),
         }
     }
 
-    /// Begins a write. Where an earlier try of it still waits for its answer, the chunks of a stream are passed over meanwhile: unread,
-    /// they would hold up all else that its connection carries.
+    /// Begins a write. Where an earlier try of it still waits for its answer, its values are passed over meanwhile: unread, they would
+    /// hold up all else that a stream's connection carries, and hide the end of a direct one.
     async fn begin_or_pass(&self, admitted: &Admitted, incoming: &mut Values<'_>) -> Result<Begin, Status> {
         let mut begin = pin!(self.begin(admitted));
         let (mut passed, mut ended) = (false, false);

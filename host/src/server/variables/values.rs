@@ -50,36 +50,47 @@ impl<'c> Values<'c> {
         Values::Direct(reader, Progress::Unread)
     }
 
-    /// Passes over a message of a stream; false at its end. A direct connection carries nothing else, and may stay as it is.
+    /// Passes over a message of a stream, or what has come on a direct connection; false at the stream's end.
     ///
     /// # Errors
-    /// Those of the transport.
+    /// Those of the transport; `cancelled`: the direct connection has ended.
     ///
     /// # Cancel safety
     /// A message is passed over or not.
     pub(super) async fn pass_over(&mut self) -> Result<bool, Status> {
         match self {
             Values::Chunks(stream) => Ok(stream.message().await?.is_some()),
-            Values::Direct(..) => std::future::pending().await,
+            Values::Direct(reader, progress) => match reader.discard().await {
+                Ok(true) => Ok(true),
+                // Else who asks again and again would have a connection for each try.
+                Ok(false) | Err(_) => {
+                    *progress = Progress::Cut;
+                    Err(gone().into())
+                }
+            },
         }
     }
 
-    /// How far they have come on a direct connection.
+    /// Waits, after the values, until the caller gives the call up; who does so on a stream has it dropped.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost.
+    pub(super) async fn given_up(&mut self) -> Error {
+        match self {
+            Values::Chunks(_) => std::future::pending().await,
+            Values::Direct(reader, progress) => {
+                reader.stirred().await;
+                *progress = Progress::Cut;
+                gone()
+            }
+        }
+    }
+
+    /// How far those of a direct connection are.
     pub(super) fn progress(&self) -> Progress {
         match self {
             Values::Chunks(_) => Progress::Unread,
             Values::Direct(_, progress) => *progress,
-        }
-    }
-
-    /// Waits until the caller gives its call up, all of whose values were read. By gRPC it never ends: there the call is dropped.
-    ///
-    /// # Cancel safety
-    /// Nothing is lost.
-    pub(super) async fn given_up(&mut self) {
-        match self {
-            Values::Chunks(_) => std::future::pending().await,
-            Values::Direct(reader, _) => reader.stirred().await,
         }
     }
 
@@ -169,6 +180,10 @@ impl<'v, 'c> Pieces<'v, 'c> {
             }
         }
     }
+}
+
+fn gone() -> Error {
+    Error::new(ErrorCode::Cancelled, "the caller has gone before its answer")
 }
 
 fn cut(progress: &mut Progress, item: usize, offset: usize, error: &io::Error) -> Broken {

@@ -1,11 +1,12 @@
 //! Direct connections: what they carry, how they end, and when calls go by gRPC instead.
 
 use super::broken::Relay;
-use super::optimizers::{apply, bytes, f32s};
+use super::optimizers::{apply, bytes, f32s, options};
 use super::*;
 use dchost::client::channel::{Connections, PeersOptions};
 use dchost::error::{Error, ErrorCode};
-use dchost::variables::Consistency;
+use dchost::handles::ApplyOptions;
+use dchost::variables::{Consistency, Optimizer, SyncStep};
 use dchost::wire::direct::{PREFACE, Reader, error_of, framed};
 use dchost::wire::v1::{self, direct_request, direct_response};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -396,5 +397,39 @@ async fn a_call_on_a_silent_connection_goes_on_with_its_session() {
     let (waited, ()) =
         tokio::time::timeout(LONG, async { tokio::join!(waits, goes_on) }).await.expect("it is answered");
     assert_eq!(waited.unwrap()[0].version, 2);
+    ps.stop().await;
+}
+
+/// Aim: a caller that has gone while its gradients wait for others leaves them, and no connection: neither its first try, nor one
+/// that waits for the first. Method: half-closed connections, which end only where the server looks.
+#[tokio::test(flavor = "multi_thread")]
+async fn gradients_that_wait_keep_no_connection_of_a_caller_that_has_gone() {
+    let ps = Ps::default();
+    let peers = peers(ps.addr, caller("default", WORKER, 1));
+    let (other, w, gradient) = (connect(ps.addr, 2), f32s("w", 2), bytes([2.0, 4.0]));
+    initialize(&other, &w, &bytes([0.0, 0.0])).await.unwrap();
+    let optimizer = Optimizer::Sgd { learning_rate: 1.0 };
+    let push = v1::PushHeader {
+        sync: Some(v1::Sync { step: 1, replicas: 2 }),
+        ..super::optimizers::header(header(&peers, 1).await, &w, &optimizer)
+    };
+    let connect = async || {
+        let mut raw = Raw::connect(ps.addr).await;
+        raw.say(direct_request::Kind::Push(push.clone())).await;
+        raw.writer.write_all(&gradient).await.expect("it is open");
+        raw
+    };
+    for _ in 0..3 {
+        let mut raw = connect().await;
+        until("the gradient to wait", || ps.store.variable_bytes() == 16 && ps.store.staged_bytes() == 0).await;
+        raw.writer.shutdown().await.expect("it is open");
+        let answer = tokio::time::timeout(LONG / 8, raw.hear()).await.expect("it ends");
+        assert!(answer.is_none(), "{answer:?}");
+    }
+    let mut waiting = connect().await;
+    let sync = Some(SyncStep { step: 1, replicas: 2 });
+    let applied = apply(&other, vec![(&w, &gradient)], ApplyOptions { sync, ..options(optimizer) }).await.unwrap();
+    assert!(applied[0].version == 2 && applied[0].tensor.data == bytes([-2.0, -4.0]), "taken once");
+    assert_eq!(waiting.versions().await, [2], "the retry gets its answer");
     ps.stop().await;
 }
