@@ -47,7 +47,7 @@ pub use container::{
 };
 pub use ledger::{Applying, Begin, Ledger, Remembered, Ticket};
 pub use optimizer::{Adam, Optimizer};
-pub use options::{ApplyOptions, Consistency, ReadOptions, SyncStep, WriteOptions};
+pub use options::{ApplyOptions, Consistency, REPLICAS_MAX, ReadOptions, SyncStep, WriteOptions};
 pub use rows::{ROWS_MAX, check_row_count, check_rows, row_bytes};
 pub use shard::{
     AUTO_SHARD_BYTES_MIN, SHARD_BYTES_MIN, SHARDS_MAX, Shard, StoredShard, shard_count, shard_map, shard_rows,

@@ -50,7 +50,6 @@ where
         match end {
             End::Whole => {}
             End::Unread => return linger(reader, writer).await,
-            End::Cut => return,
         }
     }
 }
@@ -62,8 +61,6 @@ enum End {
     Whole,
     /// Values are on their way that nobody wants any more.
     Unread,
-    /// The caller has gone.
-    Cut,
 }
 
 /// What a call answers with.
@@ -189,5 +186,35 @@ async fn send(
 async fn linger<S: AsyncWrite>(mut reader: DirectReader, mut writer: WriteHalf<S>) {
     if writer.shutdown().await.is_ok() {
         let _ = timeout(LINGER_TIMEOUT, async { while let Ok(true) = reader.discard().await {} }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::{Task, TaskType};
+    use crate::ids::Incarnation;
+    use crate::server::guard::{Guard, authorize};
+    use crate::server::session::Sessions;
+    use crate::variables::Store;
+    use std::sync::Arc;
+    use tokio::runtime::Handle;
+
+    /// Aim: a connection whose caller asks and reads nothing ends by itself, also without a session that could end. Method: calls
+    /// that are refused, until nothing fits on the way, on a paused clock.
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_that_reads_no_answers_is_cut() {
+        let stopping = CancellationToken::new();
+        let sessions = Sessions::new(Duration::from_secs(30), stopping.clone(), Handle::current());
+        let task = Task::new(TaskType::Ps, 0);
+        let guard = Guard::new(task, Incarnation(1), sessions, Arc::new(authorize), stopping.clone());
+        let service = VariablesService::new(guard, Store::default());
+        let (mut client, server) = tokio::io::duplex(1024);
+        let serving = tokio::spawn(serve(service, server, stopping));
+        let kind = Some(direct_request::Kind::Pull(v1::PullRequest::default()));
+        let request = framed(&v1::DirectRequest { kind });
+        let asking = async { while client.write_all(&request).await.is_ok() {} };
+        timeout(IDLE_TIMEOUT * 2, asking).await.expect("it is cut");
+        serving.await.expect("no panic");
     }
 }
