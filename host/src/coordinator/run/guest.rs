@@ -46,8 +46,6 @@ impl Guests {
         // A timer and sockets of its own: WASI's are polled there, and the direct connections of variables.
         let runtime = Builder::new_multi_thread()
             .worker_threads(threads)
-            // Looks at them after each turn of a guest, which may be long.
-            .event_interval(1)
             .thread_name("guest")
             .on_thread_start(mark_thread)
             .enable_all()

@@ -293,28 +293,6 @@ async fn a_read_that_waits_ends_with_its_caller() {
     ps.stop().await;
 }
 
-/// Aim: a push that waits for its step holds no connection of a caller that has gone; its gradient stays.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_push_that_waits_ends_with_its_caller() {
-    let ps = Ps::default();
-    let peers = peers(ps.addr, caller("default", WORKER, 1));
-    let (other, w) = (connect(ps.addr, 2), f32s("w", 2));
-    initialize(&other, &w, &bytes([0.0, 0.0])).await.unwrap();
-    let mut raw = Raw::connect(ps.addr).await;
-    let push = v1::PushHeader {
-        sync: Some(v1::Sync { step: 1, replicas: 2 }),
-        ..optimizers::header(header(&peers, 1000).await, &w, &sync::COUNT)
-    };
-    raw.say(direct_request::Kind::Push(push)).await;
-    raw.writer.write_all(&bytes([1.0, 3.0])).await.expect("it is open");
-    sync::until_collected(&ps, 16).await;
-    raw.writer.shutdown().await.expect("it is open");
-    assert_eq!((raw.refused().await.code, raw.hear().await.is_none()), (ErrorCode::Cancelled, true));
-    let value = apply(&other, vec![(&w, &bytes([1.0, 1.0]))], sync::sync(1, 2)).await.unwrap().remove(0);
-    assert_eq!((value.version, &value.tensor.data[..]), (2, &bytes([-1.0, -2.0])[..]));
-    ps.stop().await;
-}
-
 /// Aim: a reader that stops in the middle of a large value holds it for no longer than its session, and delays nobody. Method: it
 /// reads the header alone; another run reads and writes the variable; then its session ends.
 #[tokio::test(flavor = "multi_thread")]
