@@ -25,7 +25,8 @@ const CONNECTIONS_MAX: usize = 2;
 /// How long one is kept without a call: half as long as a server waits for one.
 const KEPT_IDLE: Duration = Duration::from_secs(30);
 
-/// How long none is dialled after one couldn't be: something between here and the server may speak HTTP/2 only.
+/// How long none is dialled after one couldn't be, or broke at its first call: something between here and the server may speak
+/// HTTP/2 only, and take its time to see what this is.
 const REFUSED_PAUSE: Duration = Duration::from_secs(10);
 
 /// The direct connections of this process to one task. Cheap to clone; clones share them.
@@ -76,7 +77,7 @@ impl Direct {
             state.open -= kept - state.idle.len();
             while let Some((halves, _)) = state.idle.pop() {
                 if is_quiet(&halves) {
-                    return Some(Connection { halves: Some(halves), home: self.clone(), whole: false });
+                    return Some(Connection { halves: Some(halves), home: self.clone(), proven: true, whole: false });
                 }
                 state.open -= 1;
             }
@@ -84,7 +85,7 @@ impl Direct {
                 return None;
             }
             state.open += 1;
-            Connection { halves: None, home: self.clone(), whole: false }
+            Connection { halves: None, home: self.clone(), proven: false, whole: false }
         };
         // Its socket belongs to that runtime, whoever uses it.
         let dialled = self.0.runtime.spawn(dial(self.0.address.clone(), self.0.resolver.clone())).await;
@@ -131,6 +132,8 @@ pub struct Connection {
     /// None while it is dialled.
     halves: Option<Halves>,
     home: Direct,
+    /// Whether a call has ended well on it.
+    proven: bool,
     /// Whether another call may follow.
     whole: bool,
 }
@@ -166,8 +169,9 @@ impl Connection {
                 }
             }
         };
-        let Some(v1::DirectResponse { kind: Some(kind), last }) = answer.map_err(broken)? else {
-            return Err(broken(io::ErrorKind::UnexpectedEof.into()));
+        let answer = answer.map_err(|error| self.broken(error))?;
+        let Some(v1::DirectResponse { kind: Some(kind), last }) = answer else {
+            return Err(self.broken(io::ErrorKind::UnexpectedEof.into()));
         };
         let goes_on = sent && !last;
         match kind {
@@ -177,6 +181,14 @@ impl Connection {
             }
             kind => Ok((kind, Answer { connection: self, goes_on })),
         }
+    }
+
+    /// The error of a connection that has broken.
+    fn broken(&self, error: io::Error) -> Status {
+        if !self.proven {
+            lock(&self.home.0.state).again_at = Some(Instant::now() + REFUSED_PAUSE);
+        }
+        broken(error)
     }
 }
 
@@ -209,7 +221,7 @@ impl Answer {
         let Some((reader, _)) = &mut self.connection.halves else {
             return Err(broken(io::ErrorKind::NotConnected.into()));
         };
-        reader.append(into, bytes).await.map_err(broken)
+        reader.append(into, bytes).await.map_err(|error| self.connection.broken(error))
     }
 
     /// Ends the call, all of whose values were read: its connection is kept, unless the server ends it.

@@ -184,6 +184,43 @@ async fn calls_go_by_grpc_where_direct_connections_do_not_get_through() {
     ps.stop().await;
 }
 
+/// Aim: where something between client and server ends direct connections only when it sees what they carry, calls go by gRPC.
+#[tokio::test(flavor = "multi_thread")]
+async fn calls_go_by_grpc_where_direct_connections_break_at_their_first_call() {
+    let ps = Ps::default();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("loopback has a free port");
+    let (addr, to, direct) = (listener.local_addr().expect("it is bound"), ps.addr, Arc::new(AtomicUsize::new(0)));
+    let counted = direct.clone();
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let counted = counted.clone();
+            tokio::spawn(async move {
+                let Ok(first) = client.read_u8().await else { return };
+                let mut server = TcpStream::connect(to).await.expect("it listens");
+                server.write_all(&[first]).await.expect("it is open");
+                if first != PREFACE[0] {
+                    let _ = tokio::io::copy_bidirectional(&mut client, &mut server).await;
+                    return;
+                }
+                counted.fetch_add(1, Ordering::SeqCst);
+                let mut preface = [0; PREFACE.len()];
+                client.read_exact(&mut preface[1..]).await.expect("it comes");
+                server.write_all(&preface[1..]).await.expect("it is open");
+                server.read_exact(&mut preface).await.expect("it answers");
+                client.write_all(&preface).await.expect("it is open");
+                let _ = client.read_u8().await;
+            });
+        }
+    });
+    let (variables, w) = (connect(addr, 1), u8s("w", 1 << 20));
+    initialize(&variables, &w, &vec![1; 1 << 20]).await.unwrap();
+    for version in 2..5 {
+        assert_eq!(push(&variables, &w, UpdateKind::Add, &vec![1; 1 << 20]).await.unwrap().version, version);
+    }
+    assert_eq!(direct.load(Ordering::SeqCst), 1, "it isn't tried at every call");
+    ps.stop().await;
+}
+
 /// Aim: calls beyond the direct connections of a client wait for none of them. Method: reads that wait for a version, more of them
 /// than there are connections, and the write that makes it.
 #[tokio::test(flavor = "multi_thread")]
