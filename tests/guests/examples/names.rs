@@ -38,5 +38,9 @@ fn train(ctx: &WorkerContext) -> Result<()> {
             last = declared;
         }
     }
+    // The first who fails ends the others: everyone says all before.
+    if ctx.has_barrier() {
+        ctx.wait_for_other_workers()?;
+    }
     last
 }
